@@ -108,6 +108,41 @@ fn an_index_answers_with_a_recall_and_without_one_the_answer_is_exact() {
 }
 
 #[test]
+fn an_index_with_codes_answers_single_queries_from_codes() {
+    let folder = Folder::new();
+    // A thousand vectors of 64 dimensions around ten centers.
+    let value = |row: u32, place: u32| {
+        let center = (row % 10 * 64 + place).wrapping_mul(2_654_435_761) >> 24;
+        let noise = (row * 64 + place).wrapping_mul(2_246_822_519) >> 27;
+        (center + noise) as f32
+    };
+    let mut bytes = [1000u32.to_le_bytes(), 64u32.to_le_bytes()].concat();
+    bytes.extend((0..1000).flat_map(|row| (0..64).flat_map(move |place| value(row, place).to_le_bytes())));
+    folder.write("base.fbin", bytes);
+    folder.run("nearest import base.fbin --name base").ok();
+    let said = folder.run("nearest index base --codes 2 --lists 20 --memory 32MiB --explain").ok();
+    assert!(said.stdout.contains("; by codes of 2 bits ("), "{}", said.stdout);
+    let described = folder.run("nearest info base").ok().stdout;
+    assert!(described.contains("    codes          2 bits for each dimension, "), "{described}");
+    let said = folder.run("nearest info base --json").ok().json();
+    assert_eq!(said["summary"]["index"]["codes"]["bits"], 2);
+    let exact = folder.run("nearest query base base.fbin -k 3 --exact").ok().stdout;
+    let words = "nearest query base base.fbin -k 3 --probes 5 --strategy single --explain --memory 32MiB";
+    let said = folder.run(words).ok();
+    assert!(said.stderr.contains(", codes in memory, "), "{}", said.stderr);
+    let same = said.stdout.lines().zip(exact.lines()).filter(|(found, exact)| found == exact).count();
+    assert!(same > 2850, "{same} of 3000 neighbours");
+    for (words, error) in [
+        ("--codes 3", "expected 1, 2 or 4 bits for each dimension"),
+        ("--codes 1 --copies 4", "cannot be used with"),
+        ("--codes 1 --lsh", "cannot be used with"),
+    ] {
+        let said = folder.run(&format!("nearest index base {words}")).exits(2);
+        assert!(said.stderr.contains(error), "{words}: {}", said.stderr);
+    }
+}
+
+#[test]
 fn datasets_are_joined_with_each_other_and_with_themselves() {
     let folder = with_points();
     folder.run("nearest import queries.fbin --name queries").ok();
@@ -568,6 +603,7 @@ fn vectors_on_nodes_are_searched_as_here_and_each_node_tells_its_work() {
             "--where does not work with --node: vectors on nodes have no columns",
         ),
         ("nearest index points --copies 2", "--copies does not work with --node: lists of vectors on nodes"),
+        ("nearest index points --codes 1", "--codes does not work with --node: lists of vectors on nodes"),
         ("nearest recall points queries.fbin", "this command does not run on nodes: "),
         ("nearest add points queries.fbin", "nearest import, index and query"),
     ] {

@@ -1049,6 +1049,7 @@ fn options_that_a_target_does_not_have_are_refused_by_name() {
             "strategy",
         ),
         (json!({ "operation": "nearest index", "version": 1, "dataset": "points", "copies": 2 }), "copies"),
+        (json!({ "operation": "nearest index", "version": 1, "dataset": "points", "codes": 1 }), "codes"),
         (json!({ "operation": "nearest index", "version": 1, "dataset": "points", "lsh": {} }), "lsh"),
         (
             json!({ "operation": "nearest index", "version": 1, "dataset": "points", "resume": true }),

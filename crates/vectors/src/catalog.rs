@@ -186,6 +186,12 @@ fn write_index(index: &IndexInfo, out: &mut std::fmt::Formatter<'_>) -> std::fmt
         )?;
         write_points("lists probed", &copies.recall, out)?;
     }
+    if let Some(codes) = &index.codes {
+        let bits = if codes.bits == 1 { "bit" } else { "bits" };
+        let size = format_bytes(codes.bytes);
+        writeln!(out, "\n    codes          {} {bits} for each dimension, {size}", codes.bits)?;
+        write_points("lists probed", &codes.recall, out)?;
+    }
     Ok(())
 }
 

@@ -119,7 +119,7 @@ pub use error::{Error, Result};
 pub use file::VectorFile;
 pub use import::{Imported, import};
 pub use index::{
-    Approximate, ApproximateSearched, BuildPlan, Built, COPIES_MAX, CopiedLists, Index, IndexInfo,
+    Approximate, ApproximateSearched, BuildPlan, Built, CODE_BITS, COPIES_MAX, CodedLists, CopiedLists, Index, IndexInfo,
     ListRequest, MeasuredOn, Prober, RecallPoint, RecallTable, SamplePlan, SpreadIndex, SpreadIndexInfo,
     SpreadIndexKind, Strategy, StrategyPlan, VectorIndex, build_index, check_index_search, index_name,
     measure_recall, plan_index, plan_sample, resume_index, sample_of_shard, search_lists, shard_lists_bytes,

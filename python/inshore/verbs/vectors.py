@@ -650,6 +650,7 @@ class StoredVectors(Target):
         lists: int | None = None,
         seed: int = 0,
         copies: int | None = None,
+        codes: Literal[1, 2, 4] | None = None,
         lsh: bool = False,
         tables: int | None = None,
         bits: int | None = None,
@@ -683,6 +684,11 @@ class StoredVectors(Target):
             all these lists together take up to about ``copies`` times the bytes of the vectors. For the same
             recall, the strategy ``"single"`` reads about a quarter of the lists. By default there are no
             copies.
+        codes : int, optional
+            Write codes of the vectors for the strategy ``"single"``, of this number of bits for each
+            dimension: 1, 2 or 4 (RaBitQ). A query then estimates distances from codes, and reads and measures
+            only the vectors that may be near enough. Codes pay for vectors of many dimensions. Lists then
+            have more vectors. An index has copies or codes. By default there are no codes.
         lsh : bool, default False
             Build hash tables in the place of lists.
         tables, bits, buckets : int, optional
@@ -702,7 +708,7 @@ class StoredVectors(Target):
         dict
             ``lists``, ``groups`` and ``bytes`` describe the index. The ``points`` of ``recall`` have the
             recall for several numbers of probed lists, measured on vectors of the dataset. With copies,
-            ``copies`` has a ``recall`` of its own. If the build resumed, ``resumed`` is the number of vectors
+            ``copies`` has a ``recall`` of its own, and with codes ``codes`` has one. If the build resumed, ``resumed`` is the number of vectors
             that the interrupted build had sorted. ``unused`` is the reason why kept work was not used, if
             the options or the vectors are others. Hash tables have ``tables``, ``bits``, ``buckets`` and
             ``family``, and the recall for several numbers of probed buckets.
@@ -737,7 +743,7 @@ class StoredVectors(Target):
         >>> store.remove("points")
         """
         fields: dict[str, Any] = {"dataset": name, "metric": metric, "seed": seed, "resume": resume}
-        fields |= {"lists": lists, "copies": copies}
+        fields |= {"lists": lists, "copies": copies, "codes": codes}
         hashed = {"tables": tables, "bits": bits, "buckets": buckets, "width": width}
         if lsh:
             fields["lsh"] = hashed

@@ -241,6 +241,11 @@ fn ids(text: &str) -> Result<Ids, String> {
 /// queries read this file, and need about a quarter of the lists for the same recall. The cost is flash, and a longer
 /// build.
 ///
+/// With --codes the index has a second file with a code of each vector, of 1, 2 or 4 bits for each dimension (RaBitQ).
+/// Single queries estimate distances from codes, and read and measure only the vectors that may be near enough. This
+/// pays for vectors of many dimensions, most of all if the codes fit in the memory of a query. Lists then have more
+/// vectors.
+///
 /// With --lsh the index consists of hash tables of locality-sensitive functions, whose buckets hold the numbers of
 /// vectors: bits of the vectors for hamming, random hyperplanes for cosine, projections for l2. A query reads the
 /// buckets of its own codes and of near codes (multi-probe), and measures the vectors in these. The tables take little
@@ -251,6 +256,7 @@ fn ids(text: &str) -> Result<Ids, String> {
 Examples:
   inshore nearest index sift --memory 512MiB --resume
   inshore nearest index sift --copies 4
+  inshore nearest index texts --metric cosine --codes 1
   inshore nearest index pages --lsh --metric hamming --tables 12 --bits 16
   inshore nearest index sift --node a.lan,b.lan,c.lan")]
 pub struct NearestIndex {
@@ -275,6 +281,14 @@ pub struct NearestIndex {
         conflicts_with = "lsh"
     )]
     pub copies: Option<u64>,
+    /// Write codes for single queries, of this number of bits for each dimension: 1, 2 or 4 [default: no codes]
+    #[arg(
+        long,
+        value_name = "BITS",
+        value_parser = parse_code_bits,
+        conflicts_with_all = ["copies", "lsh"]
+    )]
+    pub codes: Option<u32>,
     /// Keep the centroids and finished runs if the build is interrupted, and resume from those of an earlier interrupted
     /// build of the same vectors with the same options (store jobs lists them)
     #[arg(long, conflicts_with = "lsh")]
@@ -576,6 +590,11 @@ impl From<Metric> for vectors::Metric {
             Metric::Jaccard => vectors::Metric::Jaccard,
         }
     }
+}
+
+fn parse_code_bits(text: &str) -> Result<u32, String> {
+    let bits = text.parse().ok().filter(|bits| vectors::CODE_BITS.contains(bits));
+    bits.ok_or_else(|| "expected 1, 2 or 4 bits for each dimension".into())
 }
 
 #[cfg(test)]

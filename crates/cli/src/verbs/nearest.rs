@@ -252,7 +252,7 @@ fn changes(changed: &Changed) -> String {
 }
 
 fn index(options: GlobalOptions, arguments: &NearestIndex) -> Result<()> {
-    let NearestIndex { dataset, metric, lists, seed, copies, resume, lsh, tables } = arguments;
+    let NearestIndex { dataset, metric, lists, seed, copies, codes, resume, lsh, tables } = arguments;
     let HashTableOptions { tables, bits, buckets, width } = *tables;
     let operation = IndexVectors {
         dataset: dataset.clone(),
@@ -260,6 +260,7 @@ fn index(options: GlobalOptions, arguments: &NearestIndex) -> Result<()> {
         lists: *lists,
         seed: *seed,
         copies: *copies,
+        codes: *codes,
         resume: *resume,
         lsh: lsh.then_some(HashTables { tables, bits, buckets, width }),
     };
@@ -295,6 +296,12 @@ fn lists_of(built: &Built) -> (String, Vec<(&'static str, String)>) {
     if let Some(copies) = &built.info.copies {
         sentence += &format!("; with copies {}", reached_of(&copies.recall, "list"));
         how.push(("with copies", points(&copies.recall)));
+    }
+    if let Some(codes) = &built.info.codes {
+        let size = format_bytes(codes.bytes);
+        let reached = reached_of(&codes.recall, "list");
+        sentence += &format!("; by codes of {} ({size}) {reached}", counted(codes.bits.into(), "bit"));
+        how.push(("by codes", points(&codes.recall)));
     }
     (sentence, how)
 }

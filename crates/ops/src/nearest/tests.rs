@@ -415,7 +415,7 @@ fn an_index_has_the_same_lists_and_answers_on_any_number_of_nodes() {
     for (element, metric) in
         [(Element::F32, Metric::L2), (Element::U8, Metric::Cosine), (Element::I8, Metric::Ip)]
     {
-        let options = Index { metric, lists: Some(60), seed: 5, copies: None };
+        let options = Index { metric, lists: Some(60), seed: 5, copies: None, codes: None };
         let near = options_of(metric, 10);
         let mut first: Option<(SpreadIndexInfo, Vec<Row>)> = None;
         for (nodes, copies, piece_bytes) in [(1, 1, 1 << 20), (2, 2, 20_000), (3, 1, 3_000)] {

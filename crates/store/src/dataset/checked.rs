@@ -233,6 +233,19 @@ impl CheckedFile {
         self.1.is_some()
     }
 
+    /// Returns the bytes of a range, without a copy. Returns `None` if the file is not in memory, or if the range lies in
+    /// two pieces of that memory.
+    ///
+    /// # Panics
+    /// Panics if the range ends after the file.
+    pub fn held(&self, range: &Range<u64>) -> Option<&[u8]> {
+        assert!(range.start <= range.end && range.end <= self.0.layout.len, "bytes {range:?}");
+        let held = self.1.as_ref()?;
+        let piece = range.start / HELD_PIECE_BYTES as u64;
+        let offset = (range.start % HELD_PIECE_BYTES as u64) as usize;
+        held.0.get(piece as usize)?.get(offset..offset + (range.end - range.start) as usize)
+    }
+
     /// Returns the name of the file in error messages: the name of a scratch file, or `dataset/file`.
     pub fn name(&self) -> &str {
         &self.0.layout.name

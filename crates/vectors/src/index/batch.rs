@@ -73,10 +73,10 @@ impl<T: Clustered> Round<'_, T> {
                 }
                 self.job.check_cancelled()?;
                 let members = first as u32..count.min(first + FOUND_AT_ONCE) as u32;
-                self.lists(members, &mut finder, &mut |query, lists, near| {
-                    self.count_compared(lists, near);
+                self.lists(members, &mut finder, &mut |query, near| {
+                    self.count_compared(near);
                     let mut all = all.lock().expect("no panic under this lock");
-                    all.extend(lists.iter().map(|&list| (list, query)));
+                    all.extend(near.lists.iter().map(|&list| (list, query)));
                 })?;
             }
         };

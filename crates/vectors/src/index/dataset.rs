@@ -9,6 +9,9 @@
 //!
 //!   copies       optional: each list again, with copies of vectors of other lists behind the list's own vectors
 //!   copy-firsts  u64 for each list: the number of vectors in the lists of `copies` before it; then the number of all
+//!
+//!   codes        optional: each list again, with a code in the place of the elements of each vector
+//!   code-center  f64 for each dimension: the center of all centroids, from which codes and queries are measured
 //! ```
 //!
 //! The index of the vectors NAME is the dataset `NAME.index`. The index holds the id of the dataset of vectors from
@@ -20,8 +23,11 @@ use zerocopy::little_endian::{U32, U64};
 use super::{
     Clustered,
     centroids::{Centroids, Lower},
-    directory::{Directory, List, list_of},
-    info::{CENTROIDS, COPIES, COPY_FIRSTS, FIRSTS, GROUPS, IndexInfo, KIND, LISTS, SPANS, bad, index_name},
+    directory::Directory,
+    info::{
+        CENTROIDS, CODE_CENTER, CODES, COPIES, COPY_FIRSTS, FIRSTS, GROUPS, IndexInfo, KIND, LISTS, SPANS, bad,
+        index_name,
+    },
     layers::{Layer, all_layers, chain},
     table::RecallTable,
 };
@@ -51,6 +57,14 @@ pub(crate) struct IndexFiles {
     pub groups: CheckedFile,
     pub spans: CheckedFile,
     pub copies: Option<CopyFiles>,
+    pub codes: Option<CodeFiles>,
+}
+
+/// The files of codes.
+#[derive(Clone, Debug)]
+pub(crate) struct CodeFiles {
+    pub codes: CheckedFile,
+    pub center: CheckedFile,
 }
 
 /// The files of lists with copies.
@@ -107,6 +121,13 @@ impl VectorIndex {
                 }),
                 None => None,
             },
+            codes: match info.shape_of_codes() {
+                Some(shape) => Some(CodeFiles {
+                    codes: file_of(&dataset, CODES, shape.file_bytes(info.vectors, info.lists))?,
+                    center: file_of(&dataset, CODE_CENTER, info.dimensions as u64 * 8)?,
+                }),
+                None => None,
+            },
         };
         let layers = chain(all_layers(store, name)?, dataset.id(), info.vectors, vectors.info().vectors);
         Ok(Some(VectorIndex { info, id: dataset.id(), files, layers }))
@@ -128,12 +149,14 @@ impl VectorIndex {
         self.layers.last().map_or(self.info.vectors, |last| last.rows.end)
     }
 
-    /// Replaces the table of recall of the lists. If `copies` is given, also replaces the table of the lists with
-    /// copies.
-    pub(crate) fn set_recall(&mut self, recall: RecallTable, copies: Option<RecallTable>) {
+    /// Replaces the table of recall of the lists. If `single` is given, also replaces the table of the lists with
+    /// copies, or that of the codes.
+    pub(crate) fn set_recall(&mut self, recall: RecallTable, single: Option<RecallTable>) {
         self.info.recall = recall;
-        if let (Some(copied), Some(recall)) = (&mut self.info.copies, copies) {
-            copied.recall = recall;
+        match (&mut self.info.copies, &mut self.info.codes, single) {
+            (Some(copies), _, Some(recall)) => copies.recall = recall,
+            (_, Some(codes), Some(recall)) => codes.recall = recall,
+            _ => {}
         }
     }
 
@@ -147,6 +170,12 @@ impl VectorIndex {
             Some(copies) if with_copies => &copies.lists,
             _ => &self.files.lists,
         }
+    }
+
+    /// Returns the files from which the single strategy reads lists, codes and vectors.
+    pub(crate) fn single_files(&self) -> impl Iterator<Item = &CheckedFile> {
+        let codes = self.files.codes.as_ref().map(|files| &files.codes);
+        [self.read_file(true)].into_iter().chain(codes)
     }
 
     /// Returns the file of the lists that the single strategy reads.
@@ -252,18 +281,4 @@ impl VectorIndex {
         Err(bad(&info.name, "directory", found, expected))
     }
 
-    /// Returns the elements and the row numbers of a list of `count` vectors.
-    ///
-    /// # Errors
-    /// Returns [`crate::Error::BadDataset`] if a row number is not below the number of vectors.
-    pub(crate) fn list<'a, T: Clustered>(
-        &self,
-        list: u32,
-        bytes: &'a [u8],
-        count: usize,
-    ) -> Result<List<'a, T>> {
-        let row_bytes = self.info.dimensions * size_of::<T>();
-        let place = (self.files.lists.name(), list);
-        list_of(place, bytes, count, (row_bytes, self.info.entry_bytes()), self.info.vectors)
-    }
 }

@@ -33,9 +33,9 @@ impl Directory {
         self.firsts[list as usize]..self.firsts[list as usize + 1]
     }
 
-    /// Returns how many vectors a list has.
-    pub fn count(&self, list: u32) -> u64 {
-        self.firsts[list as usize + 1] - self.firsts[list as usize]
+    /// Returns the list that holds the vector at a position.
+    pub fn list_of(&self, place: u64) -> u32 {
+        self.firsts.partition_point(|first| *first <= place) as u32 - 1
     }
 
     /// Returns the byte range of the lists `lists` in the file. The lists must be adjacent.
@@ -44,26 +44,9 @@ impl Directory {
             ..self.firsts[lists.end as usize] * self.entry_bytes
     }
 
-    /// Splits the sequence of all lists into spans. A span has at most `bytes` bytes, unless it is a single list.
-    pub fn spans(&self, bytes: u64) -> Vec<Range<u32>> {
-        let lists = self.firsts.len() as u32 - 1;
-        let (mut spans, mut start) = (Vec::new(), 0);
-        for list in 1..=lists {
-            let is_full = list < lists && {
-                let range = self.bytes_of(start..list + 1);
-                range.end - range.start > bytes
-            };
-            if is_full || list == lists {
-                spans.push(start..list);
-                start = list;
-            }
-        }
-        spans
-    }
-
-    /// Returns the size of the largest list in bytes.
-    pub fn list_bytes_max(&self) -> u64 {
-        self.firsts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0) * self.entry_bytes
+    /// Returns how many vectors a list has.
+    pub fn count(&self, list: u32) -> u64 {
+        self.firsts[list as usize + 1] - self.firsts[list as usize]
     }
 }
 

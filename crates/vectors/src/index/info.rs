@@ -7,7 +7,10 @@ use zerocopy::{
     little_endian::{F32, U32, U64},
 };
 
-use super::table::{MeasuredOn, RecallPoint, RecallTable};
+use super::{
+    codes::{CODE_BITS, Shape},
+    table::{MeasuredOn, RecallPoint, RecallTable},
+};
 use crate::{Element, Error, Metric, Result};
 
 /// The dataset kind of an index.
@@ -19,10 +22,14 @@ pub(crate) const GROUPS: &str = "groups";
 pub(crate) const SPANS: &str = "spans";
 pub(crate) const COPIES: &str = "copies";
 pub(crate) const COPY_FIRSTS: &str = "copy-firsts";
+pub(crate) const CODES: &str = "codes";
+pub(crate) const CODE_CENTER: &str = "code-center";
 const MAGIC: [u8; 8] = *b"INSHVIDX";
-/// The version of an index without copies. The next constant is the version of an index with copies.
+/// The version of an index without copies and codes. The next constants are the versions of an index with copies, and
+/// of an index with codes.
 const VERSION: u32 = 1;
 const VERSION_WITH_COPIES: u32 = 2;
+const VERSION_WITH_CODES: u32 = 3;
 /// The largest number of points in a table of recall.
 const POINTS_MAX: u32 = 256;
 
@@ -64,6 +71,19 @@ struct CopiesHeader {
 
 const _: () = assert!(size_of::<CopiesHeader>() == 16);
 
+/// Attributes that follow the header in an index with codes.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct CodesHeader {
+    bits: U32,
+    /// The largest number of vectors in a chunk of a list.
+    chunk: U32,
+    points: U32,
+    zero: U32,
+}
+
+const _: () = assert!(size_of::<CodesHeader>() == 16);
+
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Point {
@@ -104,6 +124,9 @@ pub struct IndexInfo {
     /// The lists with copies, if the index has copies. The single strategy reads these lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub copies: Option<CopiedLists>,
+    /// The codes of the vectors, if the index has codes. The single strategy reads these codes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub codes: Option<Box<CodedLists>>,
 }
 
 /// The properties of the lists with copies.
@@ -117,7 +140,34 @@ pub struct CopiedLists {
     pub recall: RecallTable,
 }
 
+/// The properties of the codes of an index.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CodedLists {
+    /// The number of bits for each dimension.
+    pub bits: u32,
+    /// The size of the file of codes in bytes.
+    pub bytes: u64,
+    /// The largest number of vectors in a chunk of a list. A chunk is a unit of the file of vectors: the elements of
+    /// some vectors of a list, then their row numbers.
+    pub chunk_vectors: u64,
+    /// The measured recall of searches by codes, for several numbers of probes. The table has no point for searches
+    /// that probe all lists, since these compare all vectors.
+    pub recall: RecallTable,
+}
+
 impl IndexInfo {
+    /// Returns the form of the codes, if the index has codes.
+    pub(crate) fn shape_of_codes(&self) -> Option<Shape> {
+        let codes = self.codes.as_ref()?;
+        Some(Shape { bits: codes.bits, dimensions: self.dimensions, id_bytes: self.id_bytes() })
+    }
+
+    /// Returns the largest number of vectors in a chunk of a list without copies.
+    pub(crate) fn chunk(&self) -> u64 {
+        let most = self.list_vectors_max;
+        self.codes.as_ref().map_or(most, |codes| codes.chunk_vectors.min(most))
+    }
+
     /// Returns how many bytes a row number takes in a list.
     pub(crate) fn id_bytes(&self) -> usize {
         id_bytes(self.vectors)
@@ -132,7 +182,12 @@ impl IndexInfo {
         let RecallTable { k, queries, measured_seconds, measured_on, points } = &self.recall;
         let header = Header {
             magic: MAGIC,
-            version: if self.copies.is_some() { VERSION_WITH_COPIES } else { VERSION }.into(),
+            version: match (&self.copies, &self.codes) {
+                (Some(_), _) => VERSION_WITH_COPIES,
+                (_, Some(_)) => VERSION_WITH_CODES,
+                _ => VERSION,
+            }
+            .into(),
             element: self.element.code().into(),
             dimensions: (self.dimensions as u32).into(),
             metric: metric_code(self.metric).into(),
@@ -151,8 +206,8 @@ impl IndexInfo {
             points: (points.len() as u32).into(),
         };
         let mut bytes = header.as_bytes().to_vec();
-        let copied = match &self.copies {
-            Some(copies) => {
+        let others = match (&self.copies, &self.codes) {
+            (Some(copies), _) => {
                 let header = CopiesHeader {
                     vectors: copies.vectors.into(),
                     list_vectors_max: (copies.list_vectors_max as u32).into(),
@@ -161,10 +216,20 @@ impl IndexInfo {
                 bytes.extend_from_slice(header.as_bytes());
                 &copies.recall.points[..]
             }
-            None => &[],
+            (_, Some(codes)) => {
+                let header = CodesHeader {
+                    bits: codes.bits.into(),
+                    chunk: (codes.chunk_vectors as u32).into(),
+                    points: (codes.recall.points.len() as u32).into(),
+                    zero: 0.into(),
+                };
+                bytes.extend_from_slice(header.as_bytes());
+                &codes.recall.points[..]
+            }
+            _ => &[],
         };
         points_to_bytes(points, &mut bytes);
-        points_to_bytes(copied, &mut bytes);
+        points_to_bytes(others, &mut bytes);
         bytes
     }
 
@@ -182,9 +247,9 @@ impl IndexInfo {
             let show = |magic: &[u8]| magic.escape_ascii().to_string();
             return Err(bad("magic", show(&header.magic), show(&MAGIC)));
         }
-        if ![VERSION, VERSION_WITH_COPIES].contains(&header.version.get()) {
+        if !(VERSION..=VERSION_WITH_CODES).contains(&header.version.get()) {
             let expected = format!(
-                "{VERSION} or {VERSION_WITH_COPIES}: build the index again, or use the version of Inshore that wrote it"
+                "{VERSION} to {VERSION_WITH_CODES}: build the index again, or use the version of Inshore that wrote it"
             );
             return Err(bad("version", header.version.to_string(), expected));
         }
@@ -205,22 +270,26 @@ impl IndexInfo {
         if found as usize != id_bytes(vectors) {
             return Err(bad("bytes of an id", found.to_string(), id_bytes(vectors).to_string()));
         }
-        let (copies, points) = match header.version.get() {
-            VERSION_WITH_COPIES => match CopiesHeader::read_from_prefix(points) {
-                Ok((copies, points)) => (Some(copies), points),
-                Err(_) => {
-                    let expected = size_of::<Header>() + size_of::<CopiesHeader>();
-                    let found = format!("{} bytes", attributes.len());
-                    return Err(bad("header", found, format!("{expected} bytes or more")));
-                }
-            },
-            _ => (None, points),
+        let cut = || {
+            let expected = size_of::<Header>() + size_of::<CopiesHeader>();
+            bad("header", format!("{} bytes", attributes.len()), format!("{expected} bytes or more"))
+        };
+        let (copies, codes, points) = match header.version.get() {
+            VERSION_WITH_COPIES => {
+                let (copies, points) = CopiesHeader::read_from_prefix(points).map_err(|_| cut())?;
+                (Some(copies), None, points)
+            }
+            VERSION_WITH_CODES => {
+                let (codes, points) = CodesHeader::read_from_prefix(points).map_err(|_| cut())?;
+                (None, Some(codes), points)
+            }
+            _ => (None, None, points),
         };
         let count = header.points.get();
         let split = points.len().min(count as usize * size_of::<Point>());
-        let (points, copied) = match copies {
-            Some(_) => points.split_at(split),
-            None => (points, &[][..]),
+        let (points, others) = match copies.is_some() || codes.is_some() {
+            true => points.split_at(split),
+            false => (points, &[][..]),
         };
         let points = points_of(name, lists, count, points)?;
         let code = header.measured_on.get();
@@ -234,7 +303,7 @@ impl IndexInfo {
         };
         let copies = match copies {
             Some(copies) => {
-                let points = points_of(name, lists, copies.points.get(), copied)?;
+                let points = points_of(name, lists, copies.points.get(), others)?;
                 let most = vectors.saturating_mul(lists);
                 let vectors = range("vectors of lists with copies", copies.vectors.get(), most)?;
                 let list_vectors_max = copies.list_vectors_max.get().into();
@@ -244,6 +313,23 @@ impl IndexInfo {
                     list_vectors_max,
                     recall: RecallTable { points, ..recall.clone() },
                 })
+            }
+            None => None,
+        };
+        let codes = match codes {
+            Some(codes) => {
+                let points = points_of(name, lists, codes.points.get(), others)?;
+                let bits = codes.bits.get();
+                if !CODE_BITS.contains(&bits) {
+                    return Err(bad("bits of codes", bits.to_string(), "1, 2 or 4".to_string()));
+                }
+                let shape = Shape { bits, dimensions: dimensions as usize, id_bytes: id_bytes(vectors) };
+                Some(Box::new(CodedLists {
+                    bits,
+                    bytes: shape.file_bytes(vectors, lists),
+                    chunk_vectors: range("vectors of a chunk", codes.chunk.get().into(), u32::MAX.into())?,
+                    recall: RecallTable { points, ..recall.clone() },
+                }))
             }
             None => None,
         };
@@ -262,6 +348,7 @@ impl IndexInfo {
             bytes,
             recall,
             copies,
+            codes,
         })
     }
 }

@@ -7,6 +7,7 @@ use inshore_store::{DriveProfile, Job};
 use super::{
     Clustered,
     centroids::Centroids,
+    codes::Codes,
     dataset::VectorIndex,
     parts::{Part, Remembered},
 };
@@ -18,9 +19,11 @@ pub(super) struct Lists<T: Clustered> {
     own: Vec<Part>,
     /// The parts whose lists also contain copies. The first search that uses copies sets this field.
     copied: OnceLock<Vec<Part>>,
+    /// The codes. The first search that uses codes sets this field.
+    codes: OnceLock<Codes>,
     pub centroids: Centroids<T>,
     /// The checksums of the lists that the single strategy reads. `None` if the checksums do not stay in memory.
-    pub checks: Option<Remembered>,
+    pub checks: Option<Vec<Remembered>>,
     /// The measured rates of the drive, for plans.
     pub drive: Option<DriveProfile>,
 }
@@ -39,9 +42,30 @@ impl<T: Clustered> Lists<T> {
         (holds_centroids, holds_checks): (bool, bool),
     ) -> Result<Lists<T>> {
         let (directory, centroids) = index.load::<T>(job, holds_centroids)?;
-        let (own, copied) = (Part::all(job, index, directory)?, OnceLock::new());
-        let checks = holds_checks.then(|| Remembered::new(job, index.read_file(true))).transpose()?;
-        Ok(Lists { own, copied, centroids, checks, drive: job.store().drive_profile() })
+        let (own, copied, codes) = (Part::all(job, index, directory)?, OnceLock::new(), OnceLock::new());
+        let remember = || index.single_files().map(|file| Remembered::new(job, file)).collect();
+        let checks = holds_checks.then(remember).transpose()?;
+        Ok(Lists { own, copied, codes, centroids, checks, drive: job.store().drive_profile() })
+    }
+
+    /// Returns the codes. The first call opens them, and reads them into memory if `holds` is true. Returns `None` if
+    /// the index has no codes.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Codes::open`].
+    pub fn codes(&self, job: &Job, index: &VectorIndex, holds: bool) -> Result<Option<&Codes>> {
+        match self.codes.get() {
+            Some(codes) => Ok(Some(codes)),
+            None => {
+                let Some(codes) = Codes::open(job, index, holds)? else { return Ok(None) };
+                Ok(Some(self.codes.get_or_init(|| codes)))
+            }
+        }
+    }
+
+    /// Returns true if the codes are in memory. Returns `None` if the codes were not opened.
+    pub fn codes_are_in_memory(&self) -> Option<bool> {
+        self.codes.get().map(Codes::are_in_memory)
     }
 
     /// Returns the parts. `with_copies` states if their lists contain copies. The first call with copies reads these

@@ -27,10 +27,15 @@
 //! same recall. The batch strategy reads the lists without copies. For many queries it reads most lists in any case,
 //! and copies would only add bytes. The answers of the two strategies therefore differ for an index with copies, and
 //! such an index has a table of recall for each strategy.
+//!
+//! An index may have codes of its vectors instead ([`Index::codes`], module `codes`). The single strategy estimates
+//! distances from codes, and measures only the vectors that may be among the k nearest. The bounds of the estimates
+//! hold with a high probability, so an answer may lack a neighbour whose list is probed.
 
 mod batch;
 mod build;
 mod centroids;
+mod codes;
 mod compare;
 mod dataset;
 mod directory;
@@ -70,8 +75,9 @@ pub use self::{
         BuildPlan, Built, COPIES_MAX, Index, build_index, plan_index, resume_index, shard_lists_bytes,
         write_shard_lists,
     },
+    codes::CODE_BITS,
     dataset::VectorIndex,
-    info::{CopiedLists, IndexInfo, index_name},
+    info::{CodedLists, CopiedLists, IndexInfo, index_name},
     plan::{Strategy, StrategyPlan},
     query::{Approximate, ApproximateSearched, check_index_search},
     recall::measure_recall,

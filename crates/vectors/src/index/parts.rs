@@ -2,7 +2,8 @@
 //! has the same lists for vectors that were added later.
 //!
 //! A list is one or more *chunks*: the elements of some vectors, then the row numbers of these vectors. All chunks of a
-//! list but the last are full. A list of the first part is one chunk. A *piece* is the unit of one read. It consists of
+//! list but the last are full. A list of the first part is one chunk, unless the
+//! index has codes. A *piece* is the unit of one read. It consists of
 //! some adjacent lists, or of some chunks of one list that is larger than a read.
 
 use std::{ops::Range, sync::Arc};
@@ -73,7 +74,7 @@ impl Part {
 
     /// Returns the part that contains the lists of the build. `own` is the directory of the lists without copies. If
     /// `own` is given, the part contains the lists with copies.
-    fn of_lists(index: &VectorIndex, directory: Arc<Directory>, own: Option<Arc<Directory>>) -> Part {
+    pub fn of_lists(index: &VectorIndex, directory: Arc<Directory>, own: Option<Arc<Directory>>) -> Part {
         let (info, with_copies) = (index.info(), own.is_some());
         let file = index.read_file(with_copies);
         Part {
@@ -81,17 +82,17 @@ impl Part {
             file: file.clone(),
             directory,
             own,
-            chunk: Part::list_vectors_max(index, with_copies),
+            chunk: Part::chunk_vectors_max(index, with_copies),
             row_bytes: info.element.row_bytes(info.dimensions),
             rows: info.vectors,
         }
     }
 
-    /// Returns how many vectors the largest list of the first part has. If `with_copies` is true, copies are counted.
-    fn list_vectors_max(index: &VectorIndex, with_copies: bool) -> u64 {
+    /// Returns the most vectors of a chunk of the first part. If `with_copies` is true, copies are counted.
+    fn chunk_vectors_max(index: &VectorIndex, with_copies: bool) -> u64 {
         match &index.info().copies {
             Some(copies) if with_copies => copies.list_vectors_max,
-            _ => index.info().list_vectors_max,
+            _ => index.info().chunk(),
         }
     }
 
@@ -99,7 +100,26 @@ impl Part {
     pub fn chunk_bytes_max(index: &VectorIndex, with_copies: bool) -> u64 {
         let info = index.info();
         let layers = index.layers.iter().map(|layer| layer.chunk * layer.entry_bytes(info));
-        layers.fold(Part::list_vectors_max(index, with_copies) * info.entry_bytes() as u64, u64::max)
+        layers.fold(Part::chunk_vectors_max(index, with_copies) * info.entry_bytes() as u64, u64::max)
+    }
+
+    /// Returns one more than the largest row number that may occur in the part.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Returns the byte range of the elements of the vector at a position. Positions count the vectors of all lists.
+    pub fn row_range(&self, place: u64) -> Range<u64> {
+        let first = self.directory.places_of(self.directory.list_of(place)).start;
+        let within = (place - first) % self.chunk;
+        let chunk = (place - within) * self.directory.entry_bytes();
+        let start = chunk + within * self.row_bytes as u64;
+        start..start + self.row_bytes as u64
+    }
+
+    /// Returns the size, in bytes, of the largest chunk of the part.
+    pub fn chunk_bytes(&self) -> u64 {
+        self.chunk * self.directory.entry_bytes()
     }
 
     /// Returns true if the lists of the part have copies.

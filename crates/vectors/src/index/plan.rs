@@ -1,12 +1,12 @@
 //! The plan of an approximate search determines how lists are read, and how many queries are answered together in one
 //! round.
 //!
-//! Both strategies probe the same lists and give the same answer, unless the index has lists with copies. *Single*
+//! Both strategies probe the same lists and give the same answer, unless the index has lists with copies or codes. *Single*
 //! reads the lists of one query after the other, with many reads in flight. *Batch* reads each probed list once, for
 //! all queries that probe it, in the order of the file. If several queries probe the same list, the batch strategy
 //! reads fewer bytes. It also compares more queries with a vector at a time.
 
-use inshore_store::{DriveProfile, format_bytes};
+use inshore_store::{CheckedFile, DriveProfile, format_bytes};
 use serde::{Deserialize, Serialize};
 
 /// The way in which an approximate search reads lists.
@@ -45,6 +45,8 @@ const MULTIPLICATION_SECONDS: f64 = 0.04e-9;
 /// With three reads in flight for each thread, random reads take this many times as long as with sixteen reads in
 /// flight.
 const FEWER_IN_FLIGHT: f64 = 1.5;
+/// The size of a read of one vector.
+const MEASURED_BYTES: f64 = 8192.0;
 /// The number of queries that fill a tile.
 const TILE_QUERIES: f64 = 8.0;
 
@@ -56,9 +58,10 @@ pub(crate) struct Estimates {
     pub lists: u64,
     pub list_bytes: f64,
     pub list_vectors: f64,
-    /// The lists that a query probes with the single strategy. The value is `None` if both strategies read the same
-    /// lists.
-    pub copies: Option<Copied>,
+    /// What a query reads with the single strategy. The value is `None` if both strategies read the same lists.
+    pub single: Option<ReadBySingle>,
+    /// The codes, if the single strategy reads codes.
+    pub codes: Option<CodesInPlan>,
     pub dimensions: usize,
     pub memory_bytes: u64,
     pub threads: usize,
@@ -68,9 +71,8 @@ pub(crate) struct Estimates {
     pub lower_bytes: u64,
     /// The memory of the block checksums of the file that the single strategy reads.
     pub checks_bytes: u64,
-    /// If an earlier search has loaded the lists, the first value is true if the lower centroids are in memory. The
-    /// second value is true if the checksums are in memory.
-    pub held: Option<(bool, bool)>,
+    /// What is in memory, if an earlier search has loaded the lists.
+    pub held: Option<Held>,
     /// The memory of a thread with each strategy.
     pub single_thread_bytes: u64,
     pub batch_thread_bytes: u64,
@@ -83,12 +85,48 @@ pub(crate) struct Estimates {
     pub forced: Option<Strategy>,
 }
 
-/// The lists that a query reads with the single strategy, if the index has lists with copies.
+/// What a query reads with the single strategy, if the index has lists with copies or codes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Copied {
+pub(crate) struct ReadBySingle {
     pub probes: u64,
     pub list_bytes: f64,
+    /// The number of vectors of a list. A code counts as a part of a vector.
     pub list_vectors: f64,
+    /// The number of vectors that are read one by one.
+    pub measured: f64,
+}
+
+/// The sizes of codes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CodesInPlan {
+    pub file_bytes: u64,
+    /// The memory for codes that does not depend on where they are.
+    pub fixed_bytes: u64,
+    /// The number of bytes of codes that a query reads.
+    pub query_bytes: u64,
+    /// True if the codes stay in memory for later searches.
+    pub stays: bool,
+}
+
+impl CodesInPlan {
+    /// Returns true if the single strategy reads all codes into memory. The condition is that they take at most half of
+    /// the memory `free`, and that the queries would read more bytes of codes, or that the codes stay in memory for
+    /// later searches.
+    fn are_held(&self, queries: u64, free: u64) -> bool {
+        let pays = self.stays || queries.saturating_mul(self.query_bytes) > self.file_bytes;
+        pays && CheckedFile::held_bytes(self.file_bytes) <= free / 2
+    }
+}
+
+/// The parts of an index that are in memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    /// True if the centroids of lists are in memory.
+    pub centroids: bool,
+    /// True if the checksums of lists are in memory.
+    pub checks: bool,
+    /// True if the codes are in memory. `None` if no search has used the codes.
+    pub codes: Option<bool>,
 }
 
 /// The plan of an approximate search.
@@ -111,6 +149,9 @@ pub struct StrategyPlan {
     /// True if the single strategy keeps the block checksums of the lists in memory. Otherwise the read of a list may
     /// have to wait for the read of its checksums.
     pub holds_checks: bool,
+    /// True if the codes stay in memory, false if they stay on flash. `None` if the search reads no codes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub holds_codes: Option<bool>,
     /// The smallest memory budget, in bytes, with which the search works.
     pub smallest_bytes: u64,
 }
@@ -118,16 +159,20 @@ pub struct StrategyPlan {
 impl StrategyPlan {
     pub(crate) fn new(estimates: &Estimates, drive: Option<&DriveProfile>) -> StrategyPlan {
         let (single_seconds, batch_seconds) = seconds(estimates, drive);
-        // If the index has copies, the answer depends on the strategy. The number of threads and the drive must not
-        // change an answer, so the choice ignores them.
-        let (single, batch) = match estimates.copies {
+        // If the index has copies or codes, the answer depends on the strategy. The number of threads and the drive must
+        // not change an answer, so the choice ignores them.
+        let (single, batch) = match estimates.single {
             Some(_) => seconds(&Estimates { threads: 1, ..*estimates }, None),
             None => (single_seconds, batch_seconds),
         };
         let cheaper = if single <= batch { Strategy::Single } else { Strategy::Batch };
         let strategy = estimates.forced.unwrap_or(cheaper);
         let (thread_bytes, query_bytes, others) = match strategy {
-            Strategy::Single => (estimates.single_thread_bytes, estimates.query_bytes, 0),
+            Strategy::Single => (
+                estimates.single_thread_bytes,
+                estimates.query_bytes,
+                estimates.codes.map_or(0, |codes| codes.fixed_bytes),
+            ),
             Strategy::Batch => (
                 estimates.batch_thread_bytes,
                 estimates.query_bytes + estimates.batch_query_bytes,
@@ -144,11 +189,21 @@ impl StrategyPlan {
         let free = memory.saturating_sub(fixed(threads));
         let fits_half = |bytes: u64, free: u64| bytes <= free / 2;
         let holds_centroids =
-            estimates.held.map_or_else(|| fits_half(estimates.lower_bytes, free), |held| held.0);
+            estimates.held.map_or_else(|| fits_half(estimates.lower_bytes, free), |held| held.centroids);
         let free = if holds_centroids { free - estimates.lower_bytes } else { free };
         let fits_checks = || strategy == Strategy::Single && fits_half(estimates.checks_bytes, free);
-        let holds_checks = estimates.held.map_or_else(fits_checks, |held| held.1);
+        let holds_checks = estimates.held.map_or_else(fits_checks, |held| held.checks);
         let free = if holds_checks { free - estimates.checks_bytes } else { free };
+        let codes = estimates.codes.filter(|_| strategy == Strategy::Single);
+        let opened = estimates.held.and_then(|held| held.codes);
+        let holds_codes =
+            codes.map(|codes| opened.unwrap_or_else(|| codes.are_held(estimates.queries, free)));
+        let free = match codes {
+            Some(codes) if holds_codes == Some(true) && opened.is_none() => {
+                free - CheckedFile::held_bytes(codes.file_bytes)
+            }
+            _ => free,
+        };
         let queries_at_once = (free / query_bytes).clamp(1, estimates.queries.max(1));
         StrategyPlan {
             strategy,
@@ -159,6 +214,7 @@ impl StrategyPlan {
             threads,
             holds_centroids,
             holds_checks,
+            holds_codes,
             smallest_bytes,
         }
     }
@@ -199,14 +255,16 @@ fn seconds(estimates: &Estimates, drive: Option<&DriveProfile>) -> (f64, f64) {
     };
     let pairs = queries * probes;
     let at_once = (pairs / touched.max(1.0)).max(1.0);
-    let own = Copied { probes: estimates.probes.min(lists), list_bytes, list_vectors };
-    let read = estimates.copies.unwrap_or(own);
+    let own = ReadBySingle { probes: estimates.probes.min(lists), list_bytes, list_vectors, measured: 0.0 };
+    let read = estimates.single.unwrap_or(own);
     let single_pairs = queries * read.probes as f64;
-    let single = random(single_pairs * read.list_bytes, read.list_bytes).max(multiply(
-        single_pairs,
-        read.list_vectors,
-        1.0,
-    ));
+    let measured = random(queries * read.measured * MEASURED_BYTES, MEASURED_BYTES);
+    let single = measured
+        + random(single_pairs * read.list_bytes, read.list_bytes).max(multiply(
+            single_pairs,
+            read.list_vectors,
+            1.0,
+        ));
     // The batch strategy has two ways to read. It can read only the probed lists, with fewer reads in flight than the
     // single strategy. If most lists are probed, it can also read the whole file sequentially.
     let apart = FEWER_IN_FLIGHT * random(touched * list_bytes, list_bytes);
@@ -217,11 +275,13 @@ fn seconds(estimates: &Estimates, drive: Option<&DriveProfile>) -> (f64, f64) {
 impl std::fmt::Display for StrategyPlan {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let StrategyPlan { strategy, single_seconds, batch_seconds, queries_at_once, threads, .. } = self;
-        let centroids = if self.holds_centroids { "in memory" } else { "on flash" };
+        let place = |is_held: bool| if is_held { "in memory" } else { "on flash" };
+        let centroids = place(self.holds_centroids);
+        let codes = self.holds_codes.map_or(String::new(), |is_held| format!(", codes {}", place(is_held)));
         write!(
             out,
             "{strategy} (single {single_seconds:.3} s, batch {batch_seconds:.3} s), {queries_at_once} queries at once, \
-             centroids {centroids}, {threads} threads; the smallest memory is {}",
+             centroids {centroids}{codes}, {threads} threads; the smallest memory is {}",
             format_bytes(self.smallest_bytes)
         )
     }
@@ -239,7 +299,8 @@ mod tests {
             lists: 10_000,
             list_bytes: 16e3,
             list_vectors: 124.0,
-            copies: None,
+            single: None,
+            codes: None,
             dimensions: 128,
             memory_bytes: 64 << 20,
             threads: 2,

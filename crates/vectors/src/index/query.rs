@@ -16,20 +16,25 @@ use std::{
 };
 
 use arrow_array::RecordBatch;
-use inshore_store::Job;
+use inshore_store::{CheckedFile, Job};
 use serde::Serialize;
 
 use super::{
     Clustered,
     centroids::Finder,
+    codes::{CodeScratch, ProbedList},
     compare::{Comparer, Members, Packed, Space},
     dataset::VectorIndex,
+    info::CodedLists,
     loaded::{Lists, LoadedLists},
     parts::{Part, Piece},
-    plan::{Copied, DEPTH, Estimates, FOUND_AT_ONCE, Strategy, StrategyPlan, joined_bytes, span_bytes},
+    plan::{
+        CodesInPlan, DEPTH, Estimates, FOUND_AT_ONCE, Held, ReadBySingle, Strategy, StrategyPlan, joined_bytes,
+        span_bytes,
+    },
     ranges::BUFFERS,
     recall::pack_next,
-    round::{Round, Selected},
+    round::{Near, Round, Selected},
     selected::probes_among,
     single::Worker,
     table::RecallTable,
@@ -44,6 +49,12 @@ use crate::{
     tiles::Instructions,
     topk::TopK,
 };
+
+/// The number of vectors that are estimated from codes in the time in which one vector is compared. It is a rate for
+/// the choice between the strategies.
+const CODES_AT_ONCE: f64 = 8.0;
+/// The number of vectors that a query by codes is expected to measure.
+const MEASURED_EXPECTED: f64 = 100.0;
 
 /// The options of an approximate search.
 #[derive(Clone, Debug, PartialEq)]
@@ -267,11 +278,24 @@ impl Probed<'_> {
         strategy == Strategy::Single && self.index.info().copies.is_some()
     }
 
+    /// Returns the codes that a strategy reads. The single strategy reads lists in place of codes if the codes are not
+    /// expected to reach the recall, if all lists are probed, and if pairs are collected.
+    fn codes(&self, strategy: Strategy) -> Option<&CodedLists> {
+        let info = self.index.info();
+        let codes = info.codes.as_deref().filter(|_| strategy == Strategy::Single && self.pairs.is_none())?;
+        let probes = match self.approximate.probes {
+            Some(probes) => probes,
+            None => codes.recall.probes_for(self.approximate.recall, info.lists),
+        };
+        (probes < info.lists).then_some(codes)
+    }
+
     /// Returns the table of recall for the lists that a strategy reads.
     fn table(&self, strategy: Strategy) -> &RecallTable {
         let info = self.index.info();
-        match &info.copies {
-            Some(copies) if self.reads_copies(strategy) => &copies.recall,
+        match (&info.copies, self.codes(strategy)) {
+            (Some(copies), _) if self.reads_copies(strategy) => &copies.recall,
+            (_, Some(codes)) => &codes.recall,
             _ => &info.recall,
         }
     }
@@ -312,10 +336,30 @@ impl Probed<'_> {
         let row_bytes = (info.dimensions * size_of::<T>()) as u64;
         let entry_bytes = info.entry_bytes() as u64;
         let list_bytes_max = Part::chunk_bytes_max(index, false);
+        let code_list_bytes = info.shape_of_codes().map_or(0, |shape| shape.list_bytes(info.list_vectors_max));
         let read_bytes_max = Part::chunk_bytes_max(index, info.copies.is_some());
+        let own_vectors = info.vectors as f64 / info.lists as f64;
         let copies = info.copies.as_ref().map(|copies| {
             let list_vectors = copies.vectors as f64 / info.lists as f64;
-            Copied { probes: single_probes, list_bytes: list_vectors * entry_bytes as f64, list_vectors }
+            let list_bytes = list_vectors * entry_bytes as f64;
+            ReadBySingle { probes: single_probes, list_bytes, list_vectors, measured: 0.0 }
+        });
+        let shape = self.codes(Strategy::Single).and_then(|_| info.shape_of_codes());
+        let coded = shape.map(|shape| ReadBySingle {
+            probes: single_probes,
+            list_bytes: own_vectors * shape.entry_bytes() as f64,
+            list_vectors: own_vectors / CODES_AT_ONCE,
+            measured: MEASURED_EXPECTED.max(2.0 * k as f64),
+        });
+        let code_thread_bytes = shape.map_or(0, |shape| {
+            let k = self.search.needed(self.vectors.info().vectors);
+            CodeScratch::bytes(&shape, k, info.list_vectors_max) + single_probes * size_of::<ProbedList>() as u64
+        });
+        let codes = shape.zip(info.codes.as_ref()).map(|(shape, codes)| CodesInPlan {
+            file_bytes: codes.bytes,
+            fixed_bytes: shape.fixed_bytes(),
+            query_bytes: (single_probes as f64 * own_vectors) as u64 * shape.entry_bytes(),
+            stays: false,
         });
         // A group has about √N of the N lists. The largest groups have several times as many.
         let group = (8 * info.lists.div_ceil(info.groups)).min(info.lists);
@@ -324,14 +368,15 @@ impl Probed<'_> {
             let groups = (info.groups).min(64 + 16 * probes);
             TopK::bytes(probes) + 16 * probes + 16 * groups + 64
         };
-        let heap_bytes = if copies.is_some() { TopK::distinct_bytes(k) } else { TopK::bytes(k) };
+        let heap_bytes = if info.copies.is_some() { TopK::distinct_bytes(k) } else { TopK::bytes(k) };
         Estimates {
             queries: self.source.count(),
             probes,
             lists: info.lists,
-            list_bytes: info.vectors as f64 / info.lists as f64 * info.entry_bytes() as f64,
-            list_vectors: info.vectors as f64 / info.lists as f64,
-            copies,
+            list_bytes: own_vectors * info.entry_bytes() as f64,
+            list_vectors: own_vectors,
+            single: copies.or(coded),
+            codes,
             dimensions: info.dimensions,
             memory_bytes: budget.free_bytes() + means.kept.bytes(),
             threads: means.threads,
@@ -343,10 +388,15 @@ impl Probed<'_> {
                 + self.search.selection.as_ref().map_or(0, |selection| Selected::bytes(selection, row_bytes))
                 + (64 << 10),
             lower_bytes: unless_loaded(index.lower_bytes()),
-            checks_bytes: unless_loaded(index.read_file(self.reads_copies(Strategy::Single)).headers_bytes()),
-            held: loaded.map(|lists| (lists.centroids.are_in_memory(), lists.checks.is_some())),
+            checks_bytes: unless_loaded(index.single_files().map(CheckedFile::headers_bytes).sum()),
+            held: loaded.map(|lists| Held {
+                centroids: lists.centroids.are_in_memory(),
+                checks: lists.checks.is_some(),
+                codes: lists.codes_are_in_memory(),
+            }),
             single_thread_bytes: finder
-                + inshore_store::taken_bytes(DEPTH * joined_bytes(read_bytes_max)) as u64
+                + inshore_store::taken_bytes(DEPTH * joined_bytes(read_bytes_max.max(code_list_bytes))) as u64
+                + code_thread_bytes
                 + pending(self.layer_probes(Strategy::Single))
                 + (4 << 10),
             batch_thread_bytes: finder
@@ -451,9 +501,15 @@ impl Probed<'_> {
 
     /// Loads the parts of the index and the center of the vectors for later searches.
     fn preload<T: Clustered>(&self, means: &Means<'_>) -> Result<()> {
-        let plan = self.plan::<T>(&self.estimates::<T>(means), means.kept.bytes())?;
+        let mut estimates = self.estimates::<T>(means);
+        if let Some(codes) = &mut estimates.codes {
+            codes.stays = true;
+        }
+        let plan = self.plan::<T>(&estimates, means.kept.bytes())?;
         let with_copies = self.reads_copies(plan.strategy);
-        self.lists::<T>(&plan)?.parts(self.job, self.index, with_copies)?;
+        let lists = self.lists::<T>(&plan)?;
+        lists.parts(self.job, self.index, with_copies)?;
+        lists.codes(self.job, self.index, plan.holds_codes == Some(true))?;
         self.facts.center(self.job, self.vectors, self.search.metric).map(drop)
     }
 
@@ -510,12 +566,17 @@ impl Probed<'_> {
             index: self.index,
             parts,
             centroids: &lists.centroids,
+            codes: match self.codes(plan.strategy) {
+                Some(_) => lists.codes(self.job, self.index, plan.holds_codes == Some(true))?,
+                None => None,
+            },
             space: &spaces.space,
             coarse: &spaces.coarse,
             plan,
             probes: self.probes(plan.strategy),
             layer_probes: self.layer_probes(plan.strategy),
             k: k.min(info.vectors),
+            needed: k as usize,
             packed: &packed,
             tops: &tops,
             heaps: pairs.as_ref().map_or(&heaps, |pairs| pairs),
@@ -542,17 +603,15 @@ impl Probed<'_> {
 
 impl<T: Clustered> Round<'_, T> {
     /// Finds the lists that each of the queries `members` probes. `each` receives the queries in no particular order.
-    /// The arguments of `each` are the query, its lists by ascending distance, and how many of these lists are probed
-    /// in the first part of the index (the lists that the build wrote). In layers, all these lists are probed.
     pub(super) fn lists(
         &self,
         members: Range<u32>,
         finder: &mut Finder<T>,
-        each: &mut dyn FnMut(u32, &[u32], usize),
+        each: &mut dyn FnMut(u32, &Near<'_>),
     ) -> Result<()> {
         let mut left: Vec<u32> = members.collect();
         let mut probes = self.probes.max(self.layer_probes);
-        let mut lists = Vec::new();
+        let (mut lists, mut keys) = (Vec::new(), Vec::new());
         // The loop repeats only for the few queries whose lists have fewer than k vectors.
         while let (Some(&first), Some(&last)) = (left.first(), left.last()) {
             let groups = self.centroids.groups_for(probes);
@@ -565,11 +624,17 @@ impl<T: Clustered> Round<'_, T> {
                 if left.binary_search(&query).is_err() {
                     continue;
                 }
+                let nearest = top.into_sorted();
                 lists.clear();
-                lists.extend(top.into_sorted().iter().map(|entry| entry.id as u32));
+                lists.extend(nearest.iter().map(|entry| entry.id as u32));
+                keys.clear();
+                keys.extend(nearest.iter().map(|entry| entry.key));
                 match self.enough_of(&mut lists) {
                     None if probes < self.centroids.lists() => again.push(query),
-                    near => each(query, &lists, near.unwrap_or(lists.len())),
+                    near => {
+                        let (lists, in_first) = (&*lists, near.unwrap_or(lists.len()));
+                        each(query, &Near { lists, keys: &keys[..lists.len()], in_first });
+                    }
                 }
             }
             left = again;
@@ -599,31 +664,37 @@ impl<T: Clustered> Round<'_, T> {
         Some(near)
     }
 
-    /// Returns each part of the index with the lists that a query probes in this part. The arguments are those that
-    /// [`Self::lists`] passes to `each`.
+    /// Returns each part of the index with the lists that a query probes in this part.
     pub(super) fn lists_of_parts<'l>(
         &self,
-        lists: &'l [u32],
-        near: usize,
+        near: &Near<'l>,
     ) -> impl Iterator<Item = (&Part, &'l [u32])> {
+        let Near { lists, in_first, .. } = *near;
         self.parts.iter().enumerate().map(move |(number, part)| match number {
-            0 => (part, &lists[..near]),
+            0 => (part, &lists[..in_first]),
             _ => (part, lists),
         })
     }
 
     /// Counts the vectors in the probed lists of a query, and adds their number to the count of compared pairs.
-    pub(super) fn count_compared(&self, lists: &[u32], near: usize) {
+    pub(super) fn count_compared(&self, near: &Near<'_>) {
         let count = |(part, lists): (&Part, &[u32])| -> u64 {
             lists.iter().map(|&list| part.directory.count(list)).sum()
         };
-        let compared = self.lists_of_parts(lists, near).map(count).sum();
+        let compared = self.lists_of_parts(near).map(count).sum();
         self.compared.fetch_add(compared, Ordering::Relaxed);
     }
 
     /// Returns the size, in bytes, of the largest chunk in any part of the index.
     pub(super) fn chunk_bytes_max(&self) -> u64 {
         Part::chunk_bytes_max(self.index, self.parts[0].has_copies())
+    }
+
+    /// Returns the size, in bytes, of the largest read of the single strategy.
+    pub(super) fn read_bytes_max(&self) -> u64 {
+        let info = self.index.info();
+        let codes = info.shape_of_codes().map_or(0, |shape| shape.list_bytes(info.list_vectors_max));
+        codes.max(self.chunk_bytes_max())
     }
 
     /// Compares each list of a piece with the queries that probe the list.

@@ -9,7 +9,10 @@
 use std::{
     collections::HashMap,
     ops::Range,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use inshore_store::{CheckedFile, Job, Store};
@@ -17,11 +20,13 @@ use inshore_store::{CheckedFile, Job, Store};
 use super::{
     Clustered,
     centroids::{Centroids, Finder},
+    codes::{Codes, Measured, measure_codes, measured_points},
     compare::{Comparer, Members, Packed, Space},
     dataset::VectorIndex,
-    directory::Directory,
     info::index_name,
+    parts::Part,
     ranges::{BUFFERS, Ranges},
+    round::Selected,
     table::{MeasuredOn, RecallPoint, RecallTable},
 };
 use crate::{
@@ -125,8 +130,8 @@ fn queries_at_once<T: Clustered>(
 }
 
 /// Measures the recall of the index on a sample of the user's queries, and replaces the table of recall of the index.
-/// If the index has lists with copies, their table is measured and replaced, too. Returns the table of the lists
-/// without copies.
+/// If the index has lists with copies or codes, their table is measured and replaced, too. Returns the table of the
+/// lists without copies.
 ///
 /// The function reads all vectors once, all lists once, and all lists with copies once.
 ///
@@ -147,13 +152,13 @@ pub fn measure_recall(
 ) -> Result<RecallTable> {
     check_measurement(sample, k)?;
     crate::search::check_dimensions(queries.into(), vectors.info())?;
-    let (table, copies) = match vectors.info().element {
+    let (table, single) = match vectors.info().element {
         Element::F32 => measure_elements::<f32>(job, vectors, index, queries, sample, k),
         Element::U8 => measure_elements::<u8>(job, vectors, index, queries, sample, k),
         Element::I8 => measure_elements::<i8>(job, vectors, index, queries, sample, k),
         Element::F16 | Element::Bf16 | Element::Bits => Err(super::no_index_of(vectors.info())),
     }?;
-    index.set_recall(table.clone(), copies);
+    index.set_recall(table.clone(), single);
     commit_table(store, job, (&vectors.info().name, index.id()), &index.info().to_attributes())?;
     Ok(table)
 }
@@ -245,8 +250,8 @@ fn measure_elements<T: Clustered>(
     )?;
     let neighbours: Vec<Vec<u64>> =
         tops.into_iter().map(|top| top.into_sorted().iter().map(|entry| entry.id).collect()).collect();
-    let measure = |file: &CheckedFile, directory: &Directory| -> Result<RecallTable> {
-        let found = lists_of_vectors::<T>(job, index, file, directory, &neighbours)?;
+    let measure = |part: &Part| -> Result<RecallTable> {
+        let found = lists_of_vectors::<T>(job, index, part, &neighbours)?;
         let lists_of = |id: &u64| found.get(id).map_or(&[][..], Vec::as_slice);
         let lists: Vec<Vec<&[u32]>> =
             neighbours.iter().map(|ids| ids.iter().map(lists_of).collect()).collect();
@@ -254,12 +259,25 @@ fn measure_elements<T: Clustered>(
         let points = measure(job, &centroids, &space, &packed, &lists)?;
         Ok(RecallTable::new(k, sample as usize, MeasuredOn::Queries, points))
     };
-    let table = measure(&index.files.lists, &directory)?;
-    let copies = match (&index.files.copies, index.load_copies(job, &directory)?) {
-        (Some(files), Some(copied)) => Some(measure(&files.lists, &copied)?),
-        _ => None,
-    };
-    Ok((table, copies))
+    let directory = Arc::new(directory);
+    let own = Part::of_lists(index, directory.clone(), None);
+    let table = measure(&own)?;
+    if let Some(copied) = index.load_copies(job, &directory)? {
+        let copied = measure(&Part::of_lists(index, Arc::new(copied), Some(directory)))?;
+        return Ok((table, Some(copied)));
+    }
+    let Some(shape) = index.info().shape_of_codes() else { return Ok((table, None)) };
+    let holds = CheckedFile::held_bytes(shape.file_bytes(index.info().vectors, index.info().lists))
+        <= job.budget().free_bytes() / 2;
+    let Some(codes) = Codes::open(job, index, holds)? else { return Ok((table, None)) };
+    let probes = measured_points(index.info().lists, &table.points);
+    job.start_phase("measuring recall by codes", "queries", 0);
+    let selected = live.as_ref().map(|live| Selected::new(live, packed.len()));
+    let measured =
+        Measured { packed: &packed, neighbours: &neighbours, k: k as usize, selected: selected.as_ref() };
+    let points = measure_codes(job, (&codes, &own, &centroids), (&space, index.info()), &measured, &probes)?;
+    let coded = RecallTable { points, ..table.clone() };
+    Ok((table, Some(coded)))
 }
 
 /// Returns the memory, in bytes, of a pass by [`for_vectors`].
@@ -382,35 +400,33 @@ pub(crate) fn pack_next<T: Clustered>(
     Ok(())
 }
 
-/// Finds the lists that hold each of the vectors `ids`, in one pass over a file of lists.
+/// Finds the lists that hold each of the vectors `ids`, in one pass over the lists of a part.
 fn lists_of_vectors<T: Clustered>(
     job: &Job,
     index: &VectorIndex,
-    file: &CheckedFile,
-    directory: &Directory,
+    part: &Part,
     ids: &[Vec<u64>],
 ) -> Result<HashMap<u64, Vec<u32>>> {
     let wanted: HashMap<u64, ()> = ids.iter().flatten().map(|&id| (id, ())).collect();
-    let info = index.info();
-    job.start_phase("finding lists of neighbours", "lists", info.lists);
-    let buffer_bytes = (directory.list_bytes_max() as usize + 2 * file.block_bytes())
+    let lists = index.info().lists;
+    job.start_phase("finding lists of neighbours", "lists", lists);
+    let block_bytes = part.file.block_bytes();
+    let buffer_bytes = (part.chunk_bytes() as usize + 2 * block_bytes)
         .max(BLOCK_BYTES)
-        .next_multiple_of(file.block_bytes());
-    let usable = (buffer_bytes - 2 * file.block_bytes()) as u64;
-    let spans = directory.spans(usable);
-    let range = |number: u64| spans.get(number as usize).map(|lists| directory.bytes_of(lists.clone()));
-    let ranges = Ranges { job, file, threads: job.budget().threads(), buffer_bytes, range };
+        .next_multiple_of(block_bytes);
+    let usable = (buffer_bytes - 2 * block_bytes) as u64;
+    let lists: Vec<u32> = (0..lists as u32).collect();
+    let pieces = part.pieces(&lists, usable, 0);
+    let range = |number: u64| pieces.get(number as usize).map(|piece| part.bytes_of(piece));
+    let ranges = Ranges { job, file: &part.file, threads: job.budget().threads(), buffer_bytes, range };
     let found = ranges.each(Vec::new, |found: &mut Vec<(u64, u32)>, number, bytes| {
-        let mut rest = bytes;
-        for list in spans[number as usize].clone() {
-            let count = directory.count(list) as usize;
-            let (bytes, others) = rest.split_at(count * info.entry_bytes());
-            rest = others;
-            let members = index.list::<T>(list, bytes, count)?;
+        let piece = &pieces[number as usize];
+        part.each_chunk::<T>(piece, bytes, |list, members, (_, count)| {
             let ids = (0..count).map(|place| members.row(place)).filter(|row| wanted.contains_key(row));
             found.extend(ids.map(|id| (id, list)));
-        }
-        job.progress().add(spans[number as usize].len() as u64);
+            Ok(())
+        })?;
+        job.progress().add(piece.lists.len() as u64);
         Ok(())
     })?;
     let mut lists: HashMap<u64, Vec<u32>> = HashMap::new();

@@ -7,6 +7,7 @@ use inshore_store::Job;
 use super::{
     Clustered,
     centroids::Centroids,
+    codes::Codes,
     compare::{Packed, Space},
     dataset::VectorIndex,
     parts::Part,
@@ -22,6 +23,8 @@ pub(super) struct Round<'a, T: Clustered> {
     /// The lists that the build wrote, then those of each layer.
     pub parts: &'a [Part],
     pub centroids: &'a Centroids<T>,
+    /// The codes by which the first part is searched. `None` if all its vectors are compared.
+    pub codes: Option<&'a Codes>,
     pub space: &'a Space<T>,
     pub coarse: &'a Space<T>,
     pub plan: &'a StrategyPlan,
@@ -30,6 +33,8 @@ pub(super) struct Round<'a, T: Clustered> {
     pub layer_probes: u64,
     /// The number of vectors that the probed lists of a query must have.
     pub k: u64,
+    /// The number of nearest vectors among which the neighbours of a query are.
+    pub needed: usize,
     pub packed: &'a Packed<T>,
     pub tops: &'a [TopK],
     /// The receiver of near vectors. It is `tops`, or a sort of pairs.
@@ -45,6 +50,15 @@ pub(super) struct Selected<'a> {
     pub(super) rows: &'a RowSet,
     pub(super) count: u64,
     pub(super) met: Vec<Met>,
+}
+
+/// The lists that a query probes, by ascending distance.
+pub(super) struct Near<'a> {
+    pub lists: &'a [u32],
+    /// The keys of the centroids of the lists.
+    pub keys: &'a [f64],
+    /// How many of the lists are probed in the first part of the index. In layers, all lists are probed.
+    pub in_first: usize,
 }
 
 /// Counts for one query: the number of vectors and the number of selected vectors in the lists that the query probed.

@@ -57,7 +57,7 @@ fn layers_whose_lists_are_all_probed_answer_as_the_exact_search() {
         setup.import("v", &base);
         model.add(&base);
         let copies = (element != Element::F32).then_some(3);
-        build(&setup, "v", &Index { metric, lists: Some(30), seed: 1, copies }, (64 << 20, 2));
+        build(&setup, "v", &Index { metric, lists: Some(30), seed: 1, copies, codes: None }, (64 << 20, 2));
         let asked = around(element, dimensions, 20, 0.0, &mut random);
         let queries = setup.file("q", &asked);
         let mut seen = Vec::new();
@@ -90,7 +90,7 @@ fn layers_whose_lists_are_all_probed_answer_as_the_exact_search() {
             "{seen:?}"
         );
         // The new index covers all rows, and the layers of the old index are removed.
-        build(&setup, "v", &Index { metric, lists: Some(40), seed: 1, copies: None }, (64 << 20, 2));
+        build(&setup, "v", &Index { metric, lists: Some(40), seed: 1, copies: None, codes: None }, (64 << 20, 2));
         assert_eq!((layers(&setup), setup.store.list().unwrap().len()), ((0, 0), 2));
     }
 }

@@ -1,6 +1,7 @@
 //! Tests of searches, imports and files through the public interface.
 
 mod changes;
+mod codes;
 mod content;
 mod copies;
 mod dedup;

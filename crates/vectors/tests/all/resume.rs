@@ -68,9 +68,9 @@ fn resume(setup: &Setup, options: &Index, (memory_bytes, threads): (u64, usize))
 
 #[test]
 fn a_build_that_was_interrupted_anywhere_resumes_to_the_same_index() {
-    for copies in [None, Some(3)] {
+    for (copies, codes) in [(None, None), (Some(3), None), (None, Some(1))] {
         let setup = setup();
-        let options = Index { lists: Some(300), seed: 5, copies, ..Index::default() };
+        let options = Index { lists: Some(300), seed: 5, copies, codes, ..Index::default() };
         let small = small_memory(&setup, &options);
         let job = setup.job(8 << 20, 1);
         let mut expected = build(&setup, "v", &options, (small, 2)).info;
@@ -83,7 +83,7 @@ fn a_build_that_was_interrupted_anywhere_resumes_to_the_same_index() {
             (("assigning", VECTORS as u64 - 1), true),
             (("writing lists", 100_000), true),
         ];
-        let count = if copies.is_some() { 3 } else { points.len() };
+        let count = if copies.is_some() || codes.is_some() { 3 } else { points.len() };
         for (point, is_trained) in points.into_iter().take(count) {
             surely_interrupted(&setup, &options, point);
             assert_eq!(setup.store.kept().unwrap().len(), usize::from(is_trained), "{point:?}");
@@ -98,8 +98,11 @@ fn a_build_that_was_interrupted_anywhere_resumes_to_the_same_index() {
             if let (Some(one), Some(other)) = (&mut expected.copies, &built.info.copies) {
                 one.recall.measured_seconds = other.recall.measured_seconds;
             }
+            if let (Some(one), Some(other)) = (&mut expected.codes, &built.info.codes) {
+                one.recall.measured_seconds = other.recall.measured_seconds;
+            }
             assert_eq!(built.info, expected, "{point:?}");
-            assert!(bytes_of(&setup.store, &job, "v") == bytes, "{copies:?} {point:?}");
+            assert!(bytes_of(&setup.store, &job, "v") == bytes, "{copies:?} {codes:?} {point:?}");
             assert!(setup.store.kept().unwrap().is_empty());
         }
         // If a build is interrupted several times, the last build must use the runs of all attempts.

@@ -59,7 +59,7 @@ fn every_call_answers_as_a_search_of_its_own() {
     ] {
         let setup = Setup::new();
         setup.import("v", &clustered(element, 17, 6000, 1001));
-        build(&setup, "v", &Index { metric, lists: Some(80), seed: 1, copies }, (64 << 20, 2));
+        build(&setup, "v", &Index { metric, lists: Some(80), seed: 1, copies, codes: None }, (64 << 20, 2));
         // The dataset also has rows that no list contains, and removed vectors.
         let added = setup.file("added", &clustered(element, 17, 50, 1003));
         add_vectors(&setup.store, &setup.job(40 << 20, 2), "v", &added).unwrap();

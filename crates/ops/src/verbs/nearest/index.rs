@@ -35,6 +35,10 @@ pub struct IndexVectors {
     /// second file of lists with copies, which the single strategy reads.
     #[serde(default)]
     pub copies: Option<u64>,
+    /// The number of bits of the codes for each dimension: 1, 2 or 4. If it is given, the index has a second file with a
+    /// code of each vector, which the single strategy reads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub codes: Option<u32>,
     /// Keeps the finished work of the build if the build is interrupted. A later build of the same vectors with the
     /// same options resumes from the kept work.
     #[serde(default)]
@@ -67,7 +71,7 @@ impl IndexVectors {
                 "resume: found true beside lsh, expected false: hash tables are built anew".to_string();
             return Err(Error::Request { operation: Self::NAME, what });
         }
-        let given = [("lists", self.lists), ("copies", self.copies)];
+        let given = [("lists", self.lists), ("copies", self.copies), ("codes", self.codes.map(u64::from))];
         match given.into_iter().find_map(|(option, found)| Some((option, found?))) {
             Some((option, found)) if self.lsh.is_some() => {
                 let what =
@@ -132,6 +136,7 @@ impl Operation for IndexVectors {
                 self.copies.is_some(),
                 "lists of vectors on nodes have no copies of vectors of other lists",
             ),
+            ("codes", self.codes.is_some(), "lists of vectors on nodes have no codes"),
             ("lsh", self.lsh.is_some(), "an index of vectors on nodes has inverted lists"),
             ("resume", self.resume, "a build on nodes keeps no work of an interrupted build"),
         ];
@@ -158,17 +163,17 @@ impl Operation for IndexVectors {
         #[cfg(feature = "nodes")]
         if let crate::Target::Nodes(on) = context.target {
             let IndexVectors { metric, lists, seed, .. } = *self;
-            let options = Index { metric, lists, seed, copies: None };
+            let options = Index { metric, lists, seed, copies: None, codes: None };
             let index = crate::nearest::index_on_nodes(on, job, &self.dataset, &options)?;
             return Ok(Response::local(BuiltIndex::OnNodes { index }));
         }
         let job = context.stored(job)?;
         let store = job.store();
         let vectors = Vectors::open(&store, &self.dataset)?;
-        let IndexVectors { metric, lists, seed, copies, resume, .. } = *self;
+        let IndexVectors { metric, lists, seed, copies, codes, resume, .. } = *self;
         let built = match &self.lsh {
             None => {
-                let index = Index { metric, lists, seed, copies };
+                let index = Index { metric, lists, seed, copies, codes };
                 let build = if resume { vectors::resume_index } else { vectors::build_index };
                 BuiltIndex::Lists(build(&store, job, &vectors, &index)?)
             }

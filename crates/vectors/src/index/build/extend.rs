@@ -102,7 +102,8 @@ fn write_layer<T: Clustered>(
     let info = index.info();
     let (_, centroids) = index.load::<T>(job, plan.holds_centroids)?;
     let live = live_rows(job, vectors)?;
-    let options = Index { metric: info.metric, lists: Some(info.lists), seed: info.seed, copies: None };
+    let (metric, lists, seed) = (info.metric, Some(info.lists), info.seed);
+    let options = Index { metric, lists, seed, copies: None, codes: None };
     let center = center_of_vectors(job, vectors, Metric::L2)?;
     let metric = if info.metric == Metric::Cosine { Metric::Cosine } else { Metric::L2 };
     let space = Space::<T>::new(metric, info.dimensions, &center, Instructions::best());
@@ -112,7 +113,7 @@ fn write_layer<T: Clustered>(
     drop((centroids, live));
     let mut builder = store.create_dataset(job, &layer_name(&info.name, rows.end), LAYER_KIND)?;
     job.start_phase("writing a layer", "vectors", rows.end - rows.start);
-    let chunk = info.list_vectors_max;
+    let chunk = info.chunk();
     let written = LayerFiles::begin(&mut builder, id_bytes(rows.end), chunk)?;
     let count = written.write(job, &mut builder, sorted, build.row_bytes(), info.lists)?;
     Ok(builder.commit(&attributes(index.id(), &rows, count, chunk))?)
@@ -129,8 +130,9 @@ fn plan_layer<T: Clustered>(
     let mut plan = BuildPlan {
         lists: info.lists,
         groups: info.groups,
-        list_vectors_max: info.list_vectors_max,
+        list_vectors_max: info.chunk(),
         copied_vectors_max: None,
+        chunk_vectors: None,
         group_sample: 0,
         list_sample: 0,
         threads: job.budget().threads(),

@@ -22,6 +22,9 @@
 //! writes a second file from this sort. In this file, each list is followed by the copies that lie nearest to its
 //! centroid.
 //!
+//! With [`Index::codes`], step 5 also computes a code of each vector from its list's centroid, and writes a second file
+//! of lists, which holds the codes. Lists then have more vectors, so that a list of codes fills a read.
+//!
 //! # Cost
 //!
 //! A build reads the vectors three times and writes the lists once. If the sort does not fit in memory, its runs are
@@ -77,15 +80,20 @@ pub struct Index {
     /// list. The file takes up to about `copies` times the bytes of the vectors. The default is `None`, which builds no
     /// copies.
     pub copies: Option<u64>,
+    /// The number of bits for each dimension in the codes of the vectors: 1, 2 or 4. If the number is given, the index
+    /// has a second file for the single strategy, with a code in the place of each vector. A query by codes measures
+    /// only those vectors exactly whose distance may be small enough. The default is `None`, which builds no codes. An
+    /// index has copies or codes, but not both.
+    pub codes: Option<u32>,
 }
 
 /// The largest value of [`Index::copies`].
 pub const COPIES_MAX: u64 = 16;
 
 impl Default for Index {
-    /// Returns the options for lists of 16 KiB and Euclidean distances, without copies.
+    /// Returns the options for lists of 16 KiB and Euclidean distances, without copies and codes.
     fn default() -> Index {
-        Index { metric: Metric::L2, lists: None, seed: 0, copies: None }
+        Index { metric: Metric::L2, lists: None, seed: 0, copies: None, codes: None }
     }
 }
 

@@ -15,6 +15,7 @@ use crate::{
     heaps::Nearest,
     index::{
         Clustered,
+        codes::{CODE_BITS, CodeWriter, Shape, measure_bytes},
         compare::{Comparer, Packed},
         info::{METRICS, id_bytes},
         kmeans, no_index_of,
@@ -27,6 +28,12 @@ use crate::{
 const LIST_BYTES: usize = 16 << 10;
 /// The smallest number of vectors in an average list.
 const LIST_VECTORS_MIN: usize = 32;
+/// The size of an average list of codes in bytes. The next constant is the largest size of an average list of the
+/// vectors themselves, if the index has codes.
+const CODE_LIST_BYTES: u64 = 24 << 10;
+const CODED_LIST_BYTES_MAX: u64 = 1 << 20;
+/// The size of a chunk of a list in bytes, if the index has codes.
+const CHUNK_BYTES: u64 = 64 << 10;
 /// The number of vectors in a list is at most this number times the number of vectors in an average list.
 const LIST_TIMES_MAX: u64 = 4;
 /// The first sample has this number of rows for each group of lists. The next constant is the largest size of this
@@ -66,6 +73,9 @@ pub struct BuildPlan {
     /// A list is filled with copies until it has this number of vectors. The value is `None` if the index has no
     /// copies.
     pub copied_vectors_max: Option<u64>,
+    /// The largest number of vectors in a chunk of a list. The value is `None` if each list is one chunk, as it is in an
+    /// index without codes.
+    pub chunk_vectors: Option<u64>,
     /// The number of vectors on which the centroids of groups are trained.
     pub group_sample: u64,
     /// The number of vectors on which the centroids of lists are trained.
@@ -130,6 +140,17 @@ pub fn plan_index(job: &Job, vectors: &VectorsInfo, options: &Index) -> Result<B
         let expected = format!("2 to {COPIES_MAX}");
         return Err(Error::BadOption { option: "copies", found: copies.to_string(), expected });
     }
+    if let Some(bits) = options.codes {
+        let refused = |found: String, expected: &str| {
+            Err(Error::BadOption { option: "codes", found, expected: expected.to_string() })
+        };
+        if !CODE_BITS.contains(&bits) {
+            return refused(bits.to_string(), "1, 2 or 4");
+        }
+        if options.copies.is_some() {
+            return refused(bits.to_string(), "none beside copies: an index has copies or codes");
+        }
+    }
     let plan = match vectors.element {
         Element::F32 => plan_elements::<f32>(job, vectors, options),
         Element::U8 => plan_elements::<u8>(job, vectors, options),
@@ -143,7 +164,11 @@ pub fn plan_index(job: &Job, vectors: &VectorsInfo, options: &Index) -> Result<B
 fn plan_elements<T: Clustered>(job: &Job, vectors: &VectorsInfo, options: &Index) -> BuildPlan {
     let (count, dimensions, row_bytes) = (vectors.vectors, vectors.dimensions, vectors.row_bytes() as u64);
     let entry_bytes = row_bytes + id_bytes(count) as u64;
-    let average = (LIST_BYTES as u64 / entry_bytes).max(LIST_VECTORS_MIN as u64);
+    let shape = shape_of(vectors, options);
+    let average = match shape {
+        None => (LIST_BYTES as u64 / entry_bytes).max(LIST_VECTORS_MIN as u64),
+        Some(shape) => coded_average(&shape, count, entry_bytes),
+    };
     let lists = options.lists.unwrap_or_else(|| count.div_ceil(average).min(1 << 31));
     let average = count.div_ceil(lists);
     // A vector is compared with the centroids of all groups, and then with those of the lists in the nearest groups.
@@ -163,6 +188,7 @@ fn plan_elements<T: Clustered>(job: &Job, vectors: &VectorsInfo, options: &Index
         groups,
         list_vectors_max,
         copied_vectors_max: options.copies.map(|copies| average * copies),
+        chunk_vectors: shape.map(|_| (CHUNK_BYTES / entry_bytes).clamp(1, list_vectors_max)),
         group_sample,
         list_sample,
         threads: job.budget().threads(),
@@ -173,7 +199,19 @@ fn plan_elements<T: Clustered>(job: &Job, vectors: &VectorsInfo, options: &Index
         written_bytes: count * (row_bytes + 2 * entry_bytes * (1 + copied)) + list_sample * row_bytes,
         multiplications,
     };
+    if let Some(shape) = shape {
+        let bytes = shape.file_bytes(count, lists);
+        (plan.read_bytes, plan.written_bytes) = (plan.read_bytes + 2 * bytes, plan.written_bytes + bytes);
+    }
     let memory = Memory::of::<T>(job, vectors, &plan);
+    let (writing, measuring) = match shape {
+        Some(shape) => {
+            let codes = CodeWriter::bytes(&shape, list_vectors_max, plan.threads)
+                + (LIST_BUFFER_BYTES + SMALL_BUFFER_BYTES) as u64 * 2;
+            (memory.writing + codes, measuring_bytes::<T>(&shape, &plan, vectors))
+        }
+        None => (memory.writing, 0),
+    };
     let free = job.budget().free_bytes();
     let held = memory.held_out + memory.upper;
     let lower = lists * row_bytes;
@@ -182,13 +220,41 @@ fn plan_elements<T: Clustered>(job: &Job, vectors: &VectorsInfo, options: &Index
     let lower = if plan.holds_centroids { lower } else { 0 };
     // The sort of samples exists while lists are trained. The sort of vectors exists while vectors are assigned and
     // lists are written. Each of these steps needs its own memory in addition to the memory of a sort.
-    let beside_sort = memory.pass.max(memory.training).max(memory.writing) + lower;
+    let beside_sort = memory.pass.max(memory.training).max(writing) + lower;
     let smallest_sort =
         smallest_row_memory_bytes_for(plan.threads, count * times * (KEY_BYTES as u64 + row_bytes))
             .max(row_bytes * 128 * (plan.threads as u64 + 2));
-    plan.smallest_bytes = held + (beside_sort + smallest_sort).max(memory.first_sample);
+    plan.smallest_bytes = held + (beside_sort + smallest_sort).max(memory.first_sample).max(measuring);
     plan.sort_bytes = free.saturating_sub(held + beside_sort).max(smallest_sort);
     plan
+}
+
+/// Returns the form of the codes, if the options ask for codes.
+pub(super) fn shape_of(vectors: &VectorsInfo, options: &Index) -> Option<Shape> {
+    let bits = options.codes?;
+    Some(Shape { bits, dimensions: vectors.dimensions, id_bytes: id_bytes(vectors.vectors) })
+}
+
+/// Returns the number of vectors in an average list of an index with codes. The number is that of a list of codes of
+/// [`CODE_LIST_BYTES`], but lists are smaller if there are few vectors: a query probes at least a few lists, and should
+/// not compare a large part of all vectors.
+fn coded_average(shape: &Shape, count: u64, entry_bytes: u64) -> u64 {
+    let of_codes = CODE_LIST_BYTES / shape.entry_bytes();
+    let of_root = (count as f64).sqrt() as u64 / 4;
+    of_codes.min(of_root).min(CODED_LIST_BYTES_MAX / entry_bytes).max(LIST_VECTORS_MIN as u64)
+}
+
+/// Returns the memory, in bytes, in which one thread measures the recall of searches by codes.
+fn measuring_bytes<T: Clustered>(shape: &Shape, plan: &BuildPlan, vectors: &VectorsInfo) -> u64 {
+    let (row_bytes, entry_bytes) = (vectors.row_bytes() as u64, vectors.row_bytes() as u64 + 8);
+    let chunk_bytes = plan.chunk_vectors.unwrap_or(plan.list_vectors_max) * entry_bytes;
+    // Lists are cut, so there may be more of them than planned.
+    let lists = 2 * plan.lists;
+    let directory = (lists + 1) * 8 + plan.groups * (row_bytes + 8) + shape.fixed_bytes();
+    directory
+        + measure_bytes::<T>(shape, (RECALL_K + 1, lists), (plan.list_vectors_max, chunk_bytes))
+        + flash_bytes(plan, row_bytes)
+        + (1 << 20)
 }
 
 /// The memory, in bytes, that each step of a build reserves.

@@ -44,7 +44,9 @@ fn rewrite<T: Clustered>(
     // index.
     let average = info.vectors.div_ceil(info.lists);
     let copies = info.copies.as_ref().map(|copies| (copies.list_vectors_max / average).clamp(2, COPIES_MAX));
-    let options = Index { metric: info.metric, lists: Some(info.lists.min(rows)), seed: info.seed, copies };
+    let codes = info.codes.as_ref().map(|codes| codes.bits);
+    let lists = Some(info.lists.min(rows));
+    let options = Index { metric: info.metric, lists, seed: info.seed, copies, codes };
     let mut plan = plan_index(job, vectors.info(), &options)?;
     (plan.lists, plan.list_sample) = (info.lists, info.sample);
     let (_, centroids) = index.load::<T>(job, plan.holds_centroids)?;
@@ -58,6 +60,11 @@ fn rewrite<T: Clustered>(
     made.recall = kept(&info.recall, made.lists);
     if let (Some(copies), Some(old)) = (&mut made.copies, &info.copies) {
         copies.recall = kept(&old.recall, made.lists);
+    }
+    if let (Some(codes), Some(old)) = (&mut made.codes, &info.codes) {
+        codes.recall = kept(&old.recall, made.lists);
+        // A search that probes all lists reads no codes.
+        codes.recall.points.pop();
     }
     Ok((builder, made))
 }

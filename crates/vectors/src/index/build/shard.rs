@@ -78,7 +78,8 @@ fn write<T: Clustered>(
     let _directory = job.budget().reserve(8 * lists, "the directory of lists")?;
     let centroids = index.centroids::<T>(job)?;
     let metric = index.info.metric;
-    let options = Index { metric, lists: Some(lists.min(info.vectors)), seed: index.info.seed, copies: None };
+    let (lists_wanted, seed) = (Some(lists.min(info.vectors)), index.info.seed);
+    let options = Index { metric, lists: lists_wanted, seed, copies: None, codes: None };
     let mut plan = plan_index(job, &info, &options)?;
     (plan.lists, plan.groups) = (lists, index.info.groups);
     let coarse = if metric == crate::Metric::Cosine { metric } else { crate::Metric::L2 };

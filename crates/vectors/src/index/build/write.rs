@@ -1,13 +1,13 @@
 //! Does step 5 of a build: writes the files of the index, one list after the other, and measures recall.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
-use inshore_store::{Buffer, DatasetBuilder, FileWriter, Job, Store};
+use inshore_store::{Buffer, CheckedFile, DatasetBuilder, FileWriter, Job, Store};
 use zerocopy::IntoBytes;
 
 use super::{
     Build,
-    plan::{CHECK_BYTES, LIST_BUFFER_BYTES, RECALL_K, SMALL_BUFFER_BYTES},
+    plan::{CHECK_BYTES, LIST_BUFFER_BYTES, RECALL_K, SMALL_BUFFER_BYTES, shape_of},
     sample::HeldOut,
     sort::{KEY_BYTES, Sorted, key_of},
 };
@@ -16,12 +16,14 @@ use crate::{
     index::{
         Clustered,
         centroids::{Centroids, Lower},
+        codes::{CodeWriter, Codes, Measured, measure_codes, measured_points},
         compare::Packed,
         dataset::{CopyFiles, IndexFiles, VectorIndex},
         info::{
-            CENTROIDS, COPIES, COPY_FIRSTS, CopiedLists, FIRSTS, GROUPS, IndexInfo, KIND, LISTS, SPANS,
+            CENTROIDS, COPIES, COPY_FIRSTS, CodedLists, CopiedLists, FIRSTS, GROUPS, IndexInfo, KIND, LISTS, SPANS,
             id_bytes, index_name,
         },
+        parts::Part,
         recall::measure,
         table::{MeasuredOn, RecallPoint, RecallTable},
     },
@@ -45,6 +47,13 @@ impl<T: Clustered> Build<'_, T> {
         let mut builder = store.replace_dataset(job, &index_name(&info.name), KIND)?;
         builder.unsealed();
         let mut files = Files::begin(&mut builder, self.plan.copied_vectors_max.is_some())?;
+        if let Some(shape) = shape_of(info, self.options) {
+            let place = (shape, self.options.metric, self.options.seed);
+            let sizes = (CHECK_BYTES, LIST_BUFFER_BYTES, SMALL_BUFFER_BYTES);
+            let (groups, most) = (&centroids.upper, self.plan.list_vectors_max);
+            files.codes =
+                Some(CodeWriter::begin((job.budget(), &mut builder), place, groups, most, sizes)?);
+        }
         job.start_phase("writing lists", "vectors", info.vectors);
         let written = self.write_lists(&mut sorted, &centroids, &mut files, &mut lists_of)?;
         drop(sorted);
@@ -65,6 +74,10 @@ impl<T: Clustered> Build<'_, T> {
             made.recall.points = self.measure(&index, &packed, &lists(own_list))?;
             if let Some(copies) = &mut made.copies {
                 copies.recall.points = self.measure(&index, &packed, &lists(all_lists))?;
+            }
+            if let Some(codes) = &mut made.codes {
+                let points = &made.recall.points;
+                codes.recall.points = self.measure_codes(&index, &packed, &neighbours, points)?;
             }
         }
         Ok((builder, made))
@@ -92,6 +105,14 @@ impl<T: Clustered> Build<'_, T> {
                 list_vectors_max: copies.list_vectors_max,
                 recall: recall.clone(),
             }),
+            codes: shape_of(info, self.options).map(|shape| {
+                Box::new(CodedLists {
+                    bits: shape.bits,
+                    bytes: shape.file_bytes(info.vectors, written.lists),
+                    chunk_vectors: self.plan.chunk_vectors.unwrap_or(written.list_vectors_max),
+                    recall: recall.clone(),
+                })
+            }),
             recall,
         }
     }
@@ -109,6 +130,28 @@ impl<T: Clustered> Build<'_, T> {
         let holds_lower = index.lower_bytes() <= job.budget().free_bytes() / 2;
         let (_, centroids) = index.load::<T>(job, holds_lower)?;
         measure(job, &centroids, &self.exact, held_out, lists)
+    }
+
+    /// Measures the recall of searches by codes on the held-out vectors. `points` is the table of the lists.
+    fn measure_codes(
+        &self,
+        index: &VectorIndex,
+        packed: &Packed<T>,
+        neighbours: &[Vec<u64>],
+        points: &[RecallPoint],
+    ) -> Result<Vec<RecallPoint>> {
+        let (job, info) = (self.job, index.info());
+        job.start_phase("measuring recall by codes", "queries", 0);
+        let free = job.budget().free_bytes();
+        let holds_lower = index.lower_bytes() <= free / 4;
+        let bytes = info.codes.as_ref().map_or(0, |codes| codes.bytes);
+        let holds = CheckedFile::held_bytes(bytes) <= free / 4;
+        let (directory, centroids) = index.load::<T>(job, holds_lower)?;
+        let part = Part::of_lists(index, Arc::new(directory), None);
+        let Some(codes) = Codes::open(job, index, holds)? else { return Ok(Vec::new()) };
+        let probes = measured_points(info.lists, points);
+        let measured = Measured { packed, neighbours, k: RECALL_K as usize + 1, selected: None };
+        measure_codes(job, (&codes, &part, &centroids), (&self.exact, info), &measured, &probes)
     }
 
     /// Writes the files of the index. `sorted` has the vectors in the order of their lists.
@@ -150,9 +193,17 @@ impl<T: Clustered> Build<'_, T> {
                 written.groups += 1;
             }
             files.firsts.write(&written.vectors.to_le_bytes())?;
-            files.centroids.write(places.centroid(list.number))?;
-            files.lists.write(&list.rows)?;
-            files.lists.write(&list.ids)?;
+            let centroid = places.centroid(list.number);
+            files.centroids.write(centroid)?;
+            if let Some(codes) = &mut files.codes {
+                codes.write::<T>(centroid, &list.rows, &list.ids)?;
+            }
+            let chunk = plan.chunk_vectors.unwrap_or(count) as usize;
+            let ids = list.ids.chunks(chunk * id_bytes);
+            for (rows, ids) in list.rows.chunks(chunk * row_bytes).zip(ids) {
+                files.lists.write(rows)?;
+                files.lists.write(ids)?;
+            }
             written.lists += 1;
             written.vectors += count;
             written.list_vectors_max = written.list_vectors_max.max(count);
@@ -249,6 +300,7 @@ struct Files {
     groups: FileWriter,
     spans: FileWriter,
     copies: Option<FilesOfCopies>,
+    codes: Option<CodeWriter>,
 }
 
 struct FilesOfCopies {
@@ -272,6 +324,7 @@ impl Files {
             groups: builder.file(GROUPS, CHECK_BYTES, SMALL_BUFFER_BYTES)?,
             spans: builder.file(SPANS, CHECK_BYTES, SMALL_BUFFER_BYTES)?,
             copies,
+            codes: None,
         })
     }
 
@@ -290,6 +343,7 @@ impl Files {
                 }),
                 None => None,
             },
+            codes: self.codes.map(|codes| codes.open(builder)).transpose()?,
         })
     }
 }
