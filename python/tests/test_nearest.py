@@ -55,6 +55,16 @@ def test_an_index_finds_most_neighbours(tmp_path: Path) -> None:
     assert index["copies"]["recall"]["points"]
     again = store.nearest("base", queries, probes=10**6, strategy="single", memory="64MiB").table()
     assert again.equals(exact)
+    index = store.index_vectors("base", lists=80, codes=4, memory="64MiB")
+    assert index["codes"]["bits"] == 4
+    assert index["codes"]["recall"]["points"]
+    again = store.nearest("base", queries, probes=40, strategy="single", memory="64MiB").table()
+    pairs = set(zip(again["query"].to_pylist(), again["id"].to_pylist(), strict=True))
+    other = store.nearest("base", queries, probes=40, strategy="batch", memory="64MiB").table()
+    common = pairs & set(zip(other["query"].to_pylist(), other["id"].to_pylist(), strict=True))
+    assert len(common) >= 0.95 * len(pairs)
+    with pytest.raises(inshore.InputError, match="copies"):
+        store.index_vectors("base", codes=1, copies=3, memory="64MiB")
     with pytest.raises(inshore.InputError, match="the index of base was built"):
         store.nearest("base", queries, metric="ip", recall=0.9, memory="64MiB").table()
 

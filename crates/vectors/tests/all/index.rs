@@ -344,7 +344,7 @@ fn an_index_that_does_not_describe_its_lists_is_refused_by_name() {
     assert_eq!(refused(|_, _, _| ()), "an answer");
     let cases: [(&str, Change); 13] = [
         ("v.index: magic: found XNSHVIDX", |_, a, _| a[0] = b'X'),
-        ("v.index: version: found 9, expected 1 or 2: build the index again", |_, a, _| a[8] = 9),
+        ("v.index: version: found 9, expected 1 to 3: build the index again", |_, a, _| a[8] = 9),
         ("v.index: element", |_, a, _| a[12] = 77),
         ("v.index: metric: found 9", |_, a, _| a[20] = 9),
         ("v.index: lists: found 0", |_, a, _| a[40..44].fill(0)),
