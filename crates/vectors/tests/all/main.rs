@@ -15,5 +15,6 @@ mod real;
 mod resume;
 mod searcher;
 mod selected;
+mod split;
 mod support;
 mod tables;

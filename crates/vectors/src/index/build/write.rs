@@ -311,7 +311,7 @@ struct WrittenCopies {
 }
 
 /// Finds the groups and the centroids of lists. The lists must be given in ascending order.
-struct Places<'a, T> {
+pub(super) struct Places<'a, T> {
     centroids: &'a Centroids<T>,
     group: Option<usize>,
     /// The centroids of all lists of the group.
@@ -319,13 +319,13 @@ struct Places<'a, T> {
 }
 
 impl<'a, T: Clustered> Places<'a, T> {
-    fn new(centroids: &'a Centroids<T>) -> Self {
+    pub fn new(centroids: &'a Centroids<T>) -> Self {
         Places { centroids, group: None, held: Vec::new() }
     }
 
     /// Returns the group of a list. The flag is true if this group differs from the group that the previous call
     /// returned.
-    fn find(&mut self, job: &Job, list: u32) -> Result<(usize, bool)> {
+    pub fn find(&mut self, job: &Job, list: u32) -> Result<(usize, bool)> {
         let group = self.centroids.firsts.partition_point(|first| *first <= list) - 1;
         if self.group == Some(group) {
             return Ok((group, false));
@@ -348,7 +348,7 @@ impl<'a, T: Clustered> Places<'a, T> {
     }
 
     /// Returns the centroid of a list. The list must be in the group that [`Self::find`] returned last.
-    fn centroid(&self, list: u32) -> &[u8] {
+    pub fn centroid(&self, list: u32) -> &[u8] {
         let group = self.group.expect("found before");
         let row_bytes = self.centroids.dimensions * size_of::<T>();
         let place = (list - self.centroids.firsts[group]) as usize;
