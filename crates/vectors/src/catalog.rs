@@ -177,10 +177,7 @@ impl std::fmt::Display for Description {
         }
         match (&self.index, &self.index_error) {
             (Some(index), _) => {
-                write_index(index, out)?;
-                if let Some(sizes) = &self.list_sizes {
-                    write_sizes(sizes, &self.vectors.name, self.layers, out)?;
-                }
+                self.write_index(index, out)?;
                 match (self.layers, self.unlisted) {
                     (0, 0) => Ok(()),
                     (layers, rows) => {
@@ -194,43 +191,43 @@ impl std::fmt::Display for Description {
     }
 }
 
-fn write_index(index: &IndexInfo, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-    let IndexInfo { metric, lists, groups, list_vectors_max, bytes, recall, .. } = index;
-    writeln!(out, "  index            {}", index_name(&index.name))?;
-    writeln!(out, "    metric         {}", metric.name())?;
-    writeln!(
-        out,
-        "    lists          {lists} in {groups} groups, {list_vectors_max} vectors in the largest"
-    )?;
-    writeln!(out, "    on flash       {}", format_bytes(*bytes))?;
-    write_measured(recall, out)?;
-    write_points("lists probed", recall, out)?;
-    if let Some(copies) = &index.copies {
+impl Description {
+    fn write_index(&self, index: &IndexInfo, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let IndexInfo { metric, lists, groups, list_vectors_max, bytes, recall, .. } = index;
+        writeln!(out, "  index            {}", index_name(&index.name))?;
+        writeln!(out, "    metric         {}", metric.name())?;
         writeln!(
             out,
-            "\n    with copies    {} vectors in the lists, {} in the largest",
-            copies.vectors, copies.list_vectors_max
+            "    lists          {lists} in {groups} groups, {list_vectors_max} vectors in the largest"
         )?;
-        write_points("lists probed", &copies.recall, out)?;
-    }
-    Ok(())
-}
-
-fn write_sizes(
-    sizes: &ListSizes,
-    name: &str,
-    layers: u64,
-    out: &mut std::fmt::Formatter<'_>,
-) -> std::fmt::Result {
-    let ListSizes { planned, largest, oversized } = sizes;
-    write!(out, "\n    list sizes     {planned} vectors planned, {largest} in the largest")?;
-    if *oversized > 0 {
-        write!(out, ", {oversized} lists with more than twice the plan")?;
-        if layers > 0 {
-            write!(out, ", which `nearest compact {name}` splits")?;
+        if let Some(sizes) = &self.list_sizes {
+            self.write_sizes(sizes, out)?;
         }
+        writeln!(out, "    on flash       {}", format_bytes(*bytes))?;
+        write_measured(recall, out)?;
+        write_points("lists probed", recall, out)?;
+        if let Some(copies) = &index.copies {
+            writeln!(
+                out,
+                "\n    with copies    {} vectors in the lists, {} in the largest",
+                copies.vectors, copies.list_vectors_max
+            )?;
+            write_points("lists probed", &copies.recall, out)?;
+        }
+        Ok(())
     }
-    Ok(())
+
+    fn write_sizes(&self, sizes: &ListSizes, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ListSizes { planned, largest, oversized } = sizes;
+        write!(out, "    list sizes     {planned} vectors planned, {largest} in the largest with its layers")?;
+        if *oversized > 0 {
+            write!(out, ", {oversized} lists with more than twice the plan")?;
+            if self.layers > 0 {
+                write!(out, ", which `nearest compact {}` splits", self.vectors.name)?;
+            }
+        }
+        writeln!(out)
+    }
 }
 
 fn write_tables(tables: &LshInfo, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

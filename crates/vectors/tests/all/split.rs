@@ -191,7 +191,7 @@ fn the_sizes_of_lists_say_when_to_compact() {
     let before = sizes(&setup);
     assert!(before.planned == 33 && before.largest > 5000 && before.oversized > 0, "{before:?}");
     let expected = format!(
-        "list sizes     33 vectors planned, {} in the largest, {} lists with more than twice the plan, which `nearest \
+        "list sizes     33 vectors planned, {} in the largest with its layers, {} lists with more than twice the plan, which `nearest \
          compact v` splits",
         before.largest, before.oversized
     );
