@@ -163,7 +163,8 @@ impl VectorIndex {
         directories * (self.info.lists + 1) * 8 + self.upper_bytes() + READ_ELEMENTS_BYTES
     }
 
-    fn upper_bytes(&self) -> u64 {
+    /// Returns the size of the upper centroids and of the numbers of the first lists of groups, in bytes.
+    pub(crate) fn upper_bytes(&self) -> u64 {
         self.files.groups.len() + self.files.spans.len()
     }
 

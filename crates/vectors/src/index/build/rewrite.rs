@@ -7,7 +7,7 @@ use inshore_store::{DatasetBuilder, Job, Store};
 
 use super::{
     Build, COPIES_MAX, Index,
-    plan::{plan_beside, plan_index},
+    plan::plan_beside,
     sample::HeldOut,
     split::{SPLIT_TIMES, planned_list_vectors, split_bytes},
 };
@@ -72,7 +72,8 @@ fn rewrite<T: Clustered>(
         |lists: u64| Index { metric: info.metric, lists: Some(lists.min(rows)), seed: info.seed, copies };
     let former = options(info.lists);
     let mut plan = plan_beside(job, vectors.info(), &former, |plan, memory| {
-        split_bytes::<T>(plan, memory, info.dimensions)
+        let upper = index.upper_bytes().saturating_sub(memory.upper);
+        split_bytes::<T>(plan, memory, info.dimensions) + upper
     })?;
     plan.lists = info.lists;
     let center = center_of_vectors(job, vectors, Metric::L2)?;
@@ -100,7 +101,9 @@ fn rewrite<T: Clustered>(
     let (split_lists, sampled) = (split.split, split.sampled);
     let current = options(split.lists());
     build.options = &current;
-    build.plan = plan_index(job, vectors.info(), &current)?;
+    build.plan = plan_beside(job, vectors.info(), &current, |_, memory| {
+        split.upper_bytes().saturating_sub(memory.upper)
+    })?;
     build.plan.lists = split.lists();
     let held_out = match measures {
         true => build.held_out(ids, &split.held_out, build.reserve_held_out()?),

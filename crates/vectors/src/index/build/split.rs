@@ -99,15 +99,19 @@ impl<T: Clustered> Split<T> {
         u64::from(self.firsts[self.firsts.len() - 1])
     }
 
+    /// Returns the memory, in bytes, of the centroids of groups.
+    pub fn upper_bytes(&self) -> u64 {
+        (self.upper.len() * size_of::<T>() + 4 * self.firsts.len()) as u64
+    }
+
     /// Returns the centroids. If `holds_lower` is true, the centroids of lists are read into memory.
     ///
     /// # Errors
     /// Returns [`crate::Error::Store`] if an I/O operation fails, stored bytes are damaged, or the budget has too
     /// little free memory.
     pub fn centroids(self, job: &Job, dimensions: usize, holds_lower: bool) -> Result<Centroids<T>> {
+        let upper_memory = job.budget().reserve(self.upper_bytes(), "centroids of groups")?;
         let Split { upper, firsts, lower, .. } = self;
-        let bytes = (upper.len() * size_of::<T>() + 4 * firsts.len()) as u64;
-        let upper_memory = job.budget().reserve(bytes, "centroids of groups")?;
         let lower = match holds_lower {
             false => Lower::Flash(lower),
             true => {
@@ -128,7 +132,8 @@ struct Limits {
     /// The largest number of vectors of a list that are sampled, and of parts into which a list is split.
     rows_max: u64,
     parts_max: u64,
-    /// The planned number of lists of a group. The next field is the largest number.
+    /// The planned number of lists of a group. It grows with the number of lists, as in a build. The next field is the
+    /// largest number.
     group_lists: u64,
     group_lists_max: u64,
 }
@@ -140,7 +145,7 @@ impl Limits {
             planned: planned_list_vectors(info),
             rows_max,
             parts_max,
-            group_lists: info.lists.div_ceil(info.groups),
+            group_lists: plan.lists.div_ceil(plan.groups),
             group_lists_max: group_lists_max(plan),
         }
     }
