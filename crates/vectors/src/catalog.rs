@@ -1,13 +1,14 @@
 //! Lists, describes and removes the vectors of a store and their indexes.
 
 use arrow_array::temporal_conversions::timestamp_s_to_datetime;
-use inshore_store::{Store, format_bytes};
+use inshore_store::{Job, Store, format_bytes};
 use serde::{Serialize, Serializer};
 
 use crate::{
-    Error, Family, IndexInfo, LshInfo, MeasuredOn, RecallTable, Result, SearchIndex, Vectors, VectorsInfo,
+    Error, Family, IndexInfo, ListSizes, LshInfo, MeasuredOn, RecallTable, Result, SearchIndex, Vectors,
+    VectorsInfo,
     dataset::KIND,
-    index::{INDEX_KIND, index_name, layer_names},
+    index::{INDEX_KIND, index_name, layer_names, list_sizes},
     lsh::LSH_KIND,
 };
 
@@ -24,6 +25,10 @@ pub struct Description {
     pub lsh: Option<LshInfo>,
     /// The number of layers of the index: vectors that were added since its lists were written, by the same lists.
     pub layers: u64,
+    /// The sizes of the lists of the index, with the vectors in layers. `None` without an index of lists, and from
+    /// [`list`] and [`describe`], which read no directories.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub list_sizes: Option<ListSizes>,
     /// The number of rows in the tail of the index. The tail consists of the rows that no list and no layer holds. An
     /// approximate search compares each of them with its queries.
     pub unlisted: u64,
@@ -44,6 +49,11 @@ fn with_live_vectors<S: Serializer>(info: &VectorsInfo, to: S) -> std::result::R
 /// - Returns the errors of [`Vectors::open`].
 /// - Returns [`Error::Store`] if an I/O operation fails.
 pub fn describe(store: &Store, name: &str) -> Result<Description> {
+    Ok(described(store, name)?.0)
+}
+
+/// Returns the description of the vectors `name`, and their index if it can be used.
+fn described(store: &Store, name: &str) -> Result<(Description, Option<SearchIndex>)> {
     let vectors = Vectors::open(store, name)?;
     let (index, index_error) = match SearchIndex::open(store, &vectors) {
         Ok(index) => (index, None),
@@ -51,12 +61,26 @@ pub fn describe(store: &Store, name: &str) -> Result<Description> {
         Err(error) => return Err(error),
     };
     let unlisted = index.as_ref().map_or(0, |index| vectors.info().vectors - index.end());
-    let (index, lsh, layers) = match &index {
+    let (lists, lsh, layers) = match &index {
         Some(SearchIndex::Lists(index)) => (Some(index.info().clone()), None, index.layers.len() as u64),
         Some(SearchIndex::Tables(index)) => (None, Some(index.info().clone()), 0),
         None => (None, None, 0),
     };
-    Ok(Description { vectors: vectors.info().clone(), index, lsh, layers, unlisted, index_error })
+    let (vectors, list_sizes) = (vectors.info().clone(), None);
+    let description = Description { vectors, index: lists, lsh, layers, list_sizes, unlisted, index_error };
+    Ok((description, index))
+}
+
+/// Describes the vectors `name` as [`describe`] does, and reads the directory of the index for the sizes of its lists.
+///
+/// # Errors
+/// - Returns the errors of [`describe`].
+/// - Returns [`Error::BadDataset`] if a layer of the index is damaged.
+/// - Returns [`Error::Store`] if stored bytes of a directory are damaged, or if the budget has too little free memory.
+pub fn describe_lists(store: &Store, job: &Job, name: &str) -> Result<Description> {
+    let (described, index) = described(store, name)?;
+    let Some(SearchIndex::Lists(index)) = index else { return Ok(described) };
+    Ok(Description { list_sizes: Some(list_sizes(job, &index)?), ..described })
 }
 
 /// Describes all datasets of vectors in a store, in the order of their names.
@@ -153,7 +177,7 @@ impl std::fmt::Display for Description {
         }
         match (&self.index, &self.index_error) {
             (Some(index), _) => {
-                write_index(index, out)?;
+                self.write_index(index, out)?;
                 match (self.layers, self.unlisted) {
                     (0, 0) => Ok(()),
                     (layers, rows) => {
@@ -167,32 +191,52 @@ impl std::fmt::Display for Description {
     }
 }
 
-fn write_index(index: &IndexInfo, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-    let IndexInfo { metric, lists, groups, list_vectors_max, bytes, recall, .. } = index;
-    writeln!(out, "  index            {}", index_name(&index.name))?;
-    writeln!(out, "    metric         {}", metric.name())?;
-    writeln!(
-        out,
-        "    lists          {lists} in {groups} groups, {list_vectors_max} vectors in the largest"
-    )?;
-    writeln!(out, "    on flash       {}", format_bytes(*bytes))?;
-    write_measured(recall, out)?;
-    write_points("lists probed", recall, out)?;
-    if let Some(copies) = &index.copies {
+impl Description {
+    fn write_index(&self, index: &IndexInfo, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let IndexInfo { metric, lists, groups, list_vectors_max, bytes, recall, .. } = index;
+        writeln!(out, "  index            {}", index_name(&index.name))?;
+        writeln!(out, "    metric         {}", metric.name())?;
         writeln!(
             out,
-            "\n    with copies    {} vectors in the lists, {} in the largest",
-            copies.vectors, copies.list_vectors_max
+            "    lists          {lists} in {groups} groups, {list_vectors_max} vectors in the largest"
         )?;
-        write_points("lists probed", &copies.recall, out)?;
+        if let Some(sizes) = &self.list_sizes {
+            self.write_sizes(sizes, out)?;
+        }
+        writeln!(out, "    on flash       {}", format_bytes(*bytes))?;
+        write_measured(recall, out)?;
+        write_points("lists probed", recall, out)?;
+        if let Some(copies) = &index.copies {
+            writeln!(
+                out,
+                "\n    with copies    {} vectors in the lists, {} in the largest",
+                copies.vectors, copies.list_vectors_max
+            )?;
+            write_points("lists probed", &copies.recall, out)?;
+        }
+        if let Some(codes) = &index.codes {
+            let bits = if codes.bits == 1 { "bit" } else { "bits" };
+            let size = format_bytes(codes.bytes);
+            writeln!(out, "\n    codes          {} {bits} for each dimension, {size}", codes.bits)?;
+            write_points("lists probed", &codes.recall, out)?;
+        }
+        Ok(())
     }
-    if let Some(codes) = &index.codes {
-        let bits = if codes.bits == 1 { "bit" } else { "bits" };
-        let size = format_bytes(codes.bytes);
-        writeln!(out, "\n    codes          {} {bits} for each dimension, {size}", codes.bits)?;
-        write_points("lists probed", &codes.recall, out)?;
+
+    fn write_sizes(&self, sizes: &ListSizes, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ListSizes { planned, largest, oversized } = sizes;
+        write!(
+            out,
+            "    list sizes     {planned} vectors planned, {largest} in the largest with its layers"
+        )?;
+        if *oversized > 0 {
+            write!(out, ", {oversized} lists with more than twice the plan")?;
+            if self.layers > 0 {
+                write!(out, ", which `nearest compact {}` splits", self.vectors.name)?;
+            }
+        }
+        writeln!(out)
     }
-    Ok(())
 }
 
 fn write_tables(tables: &LshInfo, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -9,7 +9,7 @@ use inshore_store::{DatasetBuilder, Job, Store};
 use crate::{
     Approximate, ApproximateSearched, Error, LshIndex, LshSearched, Metric, RecallTable, Result, Search,
     Source, VectorFile, VectorIndex, Vectors, VectorsInfo, check_index_search,
-    index::{check_measurement, commit_table, extend_index, index_name, rewrite_index},
+    index::{RewrittenIndex, check_measurement, commit_table, extend_index, index_name, rewrite_index},
     lsh::{LSH_KIND, check_lsh_search, measure_lsh, rewrite_lsh},
     measure_recall,
 };
@@ -169,31 +169,37 @@ impl SearchIndex {
         }
     }
 
-    /// Rewrites the index for all rows of `vectors`, which may be a dataset that is not published yet. Returns the
-    /// builder of the new dataset, the attributes with which the caller must commit the builder, and the number of
-    /// inverted lists. The number of lists is `None` for hash tables.
+    /// Rewrites the index for all rows of `vectors`, which may be a dataset that is not published yet. Inverted lists
+    /// that have grown are split.
     ///
     /// # Errors
     /// - Returns [`Error::Sort`] if a sort fails.
     /// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free
     ///   memory, or the job was cancelled.
-    pub(crate) fn rewrite(
-        &self,
-        store: &Store,
-        job: &Job,
-        vectors: &Vectors,
-    ) -> Result<(DatasetBuilder, Vec<u8>, Option<u64>)> {
+    pub(crate) fn rewrite(&self, store: &Store, job: &Job, vectors: &Vectors) -> Result<Rewritten> {
         match self {
             SearchIndex::Lists(index) => {
-                let (builder, made) = rewrite_index(store, job, vectors, index)?;
-                Ok((builder, made.to_attributes(), Some(made.lists)))
+                let RewrittenIndex { builder, info, split } = rewrite_index(store, job, vectors, index)?;
+                let attributes = info.to_attributes();
+                Ok(Rewritten { builder, attributes, lists: Some(info.lists), split: Some(split) })
             }
             SearchIndex::Tables(index) => {
                 let (builder, made) = rewrite_lsh(store, job, vectors, index)?;
-                Ok((builder, made.to_attributes(), None))
+                Ok(Rewritten { builder, attributes: made.to_attributes(), lists: None, split: None })
             }
         }
     }
+}
+
+/// An index that was written again and is not published yet.
+pub(crate) struct Rewritten {
+    pub builder: DatasetBuilder,
+    /// The attributes with which the caller must commit the builder.
+    pub attributes: Vec<u8>,
+    /// The number of inverted lists. The next field is the number of lists that were split. Both are `None` for hash
+    /// tables.
+    pub lists: Option<u64>,
+    pub split: Option<u64>,
 }
 
 /// Adds new rows of the vectors `name` to their index, if the index consists of inverted lists. The new rows form a new

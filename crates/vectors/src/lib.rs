@@ -105,7 +105,7 @@ mod subblock;
 mod tiles;
 mod topk;
 
-pub use catalog::{Description, describe, list, remove, remove_index};
+pub use catalog::{Description, describe, describe_lists, list, remove, remove_index};
 pub use changes::{Changed, Compacted, IdList, add_vectors, compact_vectors, remove_vectors, upsert_vectors};
 pub use columns::{AnswerColumns, ROW_COLUMN, TableColumns, columns_input, import_table};
 pub use content::{
@@ -119,11 +119,11 @@ pub use error::{Error, Result};
 pub use file::VectorFile;
 pub use import::{Imported, import};
 pub use index::{
-    Approximate, ApproximateSearched, BuildPlan, Built, CODE_BITS, COPIES_MAX, CodedLists, CopiedLists, Index, IndexInfo,
-    ListRequest, MeasuredOn, Prober, RecallPoint, RecallTable, SamplePlan, SpreadIndex, SpreadIndexInfo,
-    SpreadIndexKind, Strategy, StrategyPlan, VectorIndex, build_index, check_index_search, index_name,
-    measure_recall, plan_index, plan_sample, resume_index, sample_of_shard, search_lists, shard_lists_bytes,
-    train_lists, write_shard_lists,
+    Approximate, ApproximateSearched, BuildPlan, Built, CODE_BITS, COPIES_MAX, CodedLists, CopiedLists,
+    Index, IndexInfo, ListRequest, ListSizes, MeasuredOn, Prober, RecallPoint, RecallTable, SamplePlan,
+    SpreadIndex, SpreadIndexInfo, SpreadIndexKind, Strategy, StrategyPlan, VectorIndex, build_index,
+    check_index_search, index_name, measure_recall, plan_index, plan_sample, resume_index, sample_of_shard,
+    search_lists, shard_lists_bytes, train_lists, write_shard_lists,
 };
 pub use index_kinds::{FoundInIndex, SearchIndex};
 pub use layout::{LayoutKind, VectorLayout};

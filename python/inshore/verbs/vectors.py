@@ -464,8 +464,9 @@ class StoredVectors(Target):
     ) -> dict[str, Any]:
         """Free the space of removed vectors, and merge the layers of the index into its lists.
 
-        The ids of the vectors and the centroids of the index stay the same. Vectors and index change at once,
-        and running searches continue with the old data.
+        The ids of the vectors stay the same. Lists of the index with more than twice the planned number of
+        vectors are split by k-means. Vectors and index change at once, and running searches continue with the
+        old data.
 
         Parameters
         ----------
@@ -478,8 +479,8 @@ class StoredVectors(Target):
         -------
         dict
             ``freed`` is the number of rows that were freed. ``lists`` is the number of lists in the rewritten
-            index, or None if no index was rewritten. ``vectors``, ``next_id`` and ``bytes`` describe the
-            dataset.
+            index, and ``split`` the number of lists that were split. Both are None if no lists were rewritten.
+            ``vectors``, ``next_id`` and ``bytes`` describe the dataset.
 
         Raises
         ------
@@ -1198,7 +1199,9 @@ class StoredVectors(Target):
         dict
             ``name``, ``vectors``, ``removed``, ``dimensions``, ``element``, ``bytes`` and ``index``.
             ``vectors`` does not count removed vectors, and ``removed`` counts those whose space was not
-            freed. ``index`` is None, or a dict with the result of `index_vectors` without the plan. If an
+            freed. ``index`` is None, or a dict with the result of `index_vectors` without the plan. If there
+            is an index of lists, ``list_sizes`` has the ``planned`` number of vectors of a list, the number in
+            the ``largest`` list, and how many lists are ``oversized``, with more than twice the plan. If an
             index cannot be used, ``index_error`` has the reason.
 
         Raises

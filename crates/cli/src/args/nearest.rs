@@ -16,8 +16,8 @@ pub enum NearestCommand {
     /// Free the space of removed vectors, and merge the layers of the index
     ///
     /// The vectors are written again without those that were removed, and the lists of the index with those that were added. Ids
-    /// and the centroids of the index stay. Both change at once: a command that is killed changes nothing, and searches that
-    /// run go on.
+    /// stay. Lists with more than twice the planned number of vectors are split. Vectors and index change at once: a
+    /// command that is killed changes nothing, and searches that run go on.
     #[command(after_help = "\
 Examples:
   inshore nearest compact sift

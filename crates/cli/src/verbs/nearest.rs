@@ -209,8 +209,11 @@ fn compact(options: GlobalOptions, dataset: &str) -> Result<()> {
     operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?.tell(
         |report, done| {
             let answer = &done.answer;
-            let lists =
+            let mut lists =
                 answer.lists.map_or(String::new(), |lists| format!(", {} written", counted(lists, "list")));
+            if let Some(split @ 1..) = answer.split {
+                lists += &format!(" ({split} of the old ones split)");
+            }
             let sentence = format!("{} freed{lists}; {}", counted(answer.freed, "row"), answer.info);
             Outcome::new("nearest compact", report, done, sentence)
         },

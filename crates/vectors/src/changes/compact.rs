@@ -13,6 +13,7 @@ use crate::{
     ids::Ids,
     import::{BUFFER_BYTES, BUFFERS},
     index::remove_unused_layers,
+    index_kinds::Rewritten,
     live::{live_bytes, live_rows},
 };
 
@@ -33,17 +34,22 @@ pub struct Compacted {
     pub freed: u64,
     /// The number of lists of the rewritten index. The value is `None` if no index was rewritten.
     pub lists: Option<u64>,
+    /// The number of lists that were split, since they had more than twice the planned number of vectors. The value is
+    /// `None` if no lists were rewritten.
+    pub split: Option<u64>,
 }
 
 /// Writes the vectors `name` again without the rows of removed vectors, and writes the lists of their index again with
-/// all live vectors. The ids of the vectors, the centroids of the index and its table of recall stay the same.
+/// all live vectors. The ids of the vectors stay the same. Lists with more than twice the planned number of vectors are
+/// split, and recall is measured again. If no list is split, the centroids of the index and its table of recall stay the
+/// same.
 ///
 /// One commit replaces the vectors and the index. A job that is killed before the commit changes nothing, and searches
 /// that have the old files open continue to read these files. If another job changes the vectors during the compaction,
 /// the compaction fails with [`inshore_store::Error::Changed`] and changes nothing.
 ///
 /// If vectors were removed, the function reads and writes all vectors once. If the index is rewritten, the function
-/// also does the last two steps of a build ([`crate::build_index`]).
+/// also does the last two steps of a build ([`crate::build_index`]). If lists are split, the assignment is done twice.
 ///
 /// # Errors
 /// - Returns [`Error::BadDataset`] if all vectors were removed, or if the dataset has columns.
@@ -71,25 +77,25 @@ pub fn compact_vectors(store: &Store, job: &Job, name: &str) -> Result<Compacted
     if info.removed == 0 && !is_sealed {
         let Some(index) = index.filter(|index| !is_whole(index)) else {
             remove_unused_layers(store, name)?;
-            return Ok(Compacted { info: info.clone(), freed: 0, lists: None });
+            return Ok(Compacted { info: info.clone(), freed: 0, lists: None, split: None });
         };
-        let (builder, attributes, lists) = index.rewrite(store, job, &vectors)?;
+        let Rewritten { builder, attributes, lists, split } = index.rewrite(store, job, &vectors)?;
         builder.commit(&attributes)?;
         remove_unused_layers(store, name)?;
-        return Ok(Compacted { info: info.clone(), freed: 0, lists });
+        return Ok(Compacted { info: info.clone(), freed: 0, lists, split });
     }
     let (builder, compacted) = write_live(store, job, name)?;
     let freed = info.vectors - compacted.info().vectors;
     let mut changes = vec![(builder, compacted.info().to_attributes())];
-    let mut lists = None;
+    let (mut lists, mut split) = (None, None);
     if let Some(index) = index {
-        let (builder, attributes, written) = index.rewrite(store, job, &compacted)?;
-        lists = written;
-        changes.push((builder, attributes));
+        let written = index.rewrite(store, job, &compacted)?;
+        (lists, split) = (written.lists, written.split);
+        changes.push((written.builder, written.attributes));
     }
     DatasetBuilder::commit_all(changes)?;
     remove_unused_layers(store, name)?;
-    Ok(Compacted { info: compacted.info().clone(), freed, lists })
+    Ok(Compacted { info: compacted.info().clone(), freed, lists, split })
 }
 
 /// Writes the live rows as a dataset that is not published yet. Returns the builder of the dataset and the vectors.

@@ -25,8 +25,8 @@ use super::{
     centroids::{Centroids, Lower},
     directory::Directory,
     info::{
-        CENTROIDS, CODE_CENTER, CODES, COPIES, COPY_FIRSTS, FIRSTS, GROUPS, IndexInfo, KIND, LISTS, SPANS, bad,
-        index_name,
+        CENTROIDS, CODE_CENTER, CODES, COPIES, COPY_FIRSTS, FIRSTS, GROUPS, IndexInfo, KIND, LISTS, SPANS,
+        bad, index_name,
     },
     layers::{Layer, all_layers, chain},
     table::RecallTable,
@@ -192,7 +192,8 @@ impl VectorIndex {
         directories * (self.info.lists + 1) * 8 + self.upper_bytes() + READ_ELEMENTS_BYTES
     }
 
-    fn upper_bytes(&self) -> u64 {
+    /// Returns the size of the upper centroids and of the numbers of the first lists of groups, in bytes.
+    pub(crate) fn upper_bytes(&self) -> u64 {
         self.files.groups.len() + self.files.spans.len()
     }
 
@@ -280,5 +281,4 @@ impl VectorIndex {
         let expected = format!("lists of 1 to {most} vectors, {vectors} in all");
         Err(bad(&info.name, "directory", found, expected))
     }
-
 }

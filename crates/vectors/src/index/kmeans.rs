@@ -118,7 +118,13 @@ fn refill<T: Clustered>(
 }
 
 /// Finds the nearest centroid of each row, and writes its number to `labels`.
-fn assign<T: Clustered>(space: &Space<T>, rows: &[T], centroids: &[T], labels: &mut [u32], threads: usize) {
+pub(crate) fn assign<T: Clustered>(
+    space: &Space<T>,
+    rows: &[T],
+    centroids: &[T],
+    labels: &mut [u32],
+    threads: usize,
+) {
     let dimensions = space.dimensions;
     let each = labels.len().div_ceil(threads).next_multiple_of(BLOCK_ROWS);
     let work = |rows: &[T], labels: &mut [u32]| {

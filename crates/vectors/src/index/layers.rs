@@ -128,6 +128,14 @@ impl Layer {
         (info.element.row_bytes(info.dimensions) + id_bytes(self.rows.end)) as u64
     }
 
+    /// Opens the directory of the layer.
+    ///
+    /// # Errors
+    /// Returns [`Error::BadDataset`] if the file does not exist, or if its length is not that of a directory.
+    pub fn firsts_file(&self, info: &IndexInfo) -> Result<CheckedFile> {
+        file_of(&self.dataset, FIRSTS, (info.lists + 1) * 8)
+    }
+
     /// Reads the directory of the layer, and opens its lists.
     ///
     /// # Errors
@@ -137,7 +145,7 @@ impl Layer {
     pub fn load(&self, job: &Job, info: &IndexInfo) -> Result<(Directory, CheckedFile)> {
         let entry_bytes = self.entry_bytes(info);
         let lists = file_of(&self.dataset, LISTS, self.vectors * entry_bytes)?;
-        let file = file_of(&self.dataset, FIRSTS, (info.lists + 1) * 8)?;
+        let file = self.firsts_file(info)?;
         let reservation = job.budget().reserve((info.lists + 1) * 8, "the directory of a layer")?;
         let mut firsts: Vec<u64> = Vec::with_capacity(info.lists as usize + 1);
         read_elements::<U64>(job, &file, |piece| firsts.extend(piece.iter().map(|first| first.get())))?;

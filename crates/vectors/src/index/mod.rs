@@ -51,12 +51,13 @@ mod recall;
 mod round;
 mod selected;
 mod single;
+mod sizes;
 mod spread;
 mod table;
 mod tail;
 
 pub(crate) use self::{
-    build::{RECALL_K, extend_index, remove_unused_layers, rewrite_index},
+    build::{RECALL_K, RewrittenIndex, extend_index, remove_unused_layers, rewrite_index},
     info::{KIND as INDEX_KIND, id_bytes, points_of, points_to_bytes},
     layers::layer_names,
     loaded::LoadedLists,
@@ -67,6 +68,7 @@ pub(crate) use self::{
         pass_bytes,
     },
     selected::probes_among,
+    sizes::list_sizes,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -81,6 +83,7 @@ pub use self::{
     plan::{Strategy, StrategyPlan},
     query::{Approximate, ApproximateSearched, check_index_search},
     recall::measure_recall,
+    sizes::ListSizes,
     spread::{
         ListRequest, Prober, SamplePlan, SpreadIndex, SpreadIndexInfo, SpreadIndexKind, plan_sample,
         sample_of_shard, search_lists, train_lists,

@@ -18,7 +18,7 @@ use crate::{
 const EVERYTHING: Approximate = Approximate { recall: 1.0, probes: Some(1 << 31), strategy: None };
 
 /// Returns vectors around several centers. The first center is moved by `drift` in each dimension.
-fn around(element: Element, dimensions: usize, count: usize, drift: f64, random: &mut Random) -> Made {
+pub fn around(element: Element, dimensions: usize, count: usize, drift: f64, random: &mut Random) -> Made {
     let mut centers = Random(5);
     let points: Vec<f64> = (0..24 * dimensions).map(|_| centers.normal() * 25.0 + 110.0).collect();
     let (mut place, mut center) = (0, 0);
@@ -90,9 +90,23 @@ fn layers_whose_lists_are_all_probed_answer_as_the_exact_search() {
             "{seen:?}"
         );
         // The new index covers all rows, and the layers of the old index are removed.
-        build(&setup, "v", &Index { metric, lists: Some(40), seed: 1, copies: None, codes: None }, (64 << 20, 2));
+        build(
+            &setup,
+            "v",
+            &Index { metric, lists: Some(40), seed: 1, copies: None, codes: None },
+            (64 << 20, 2),
+        );
         assert_eq!((layers(&setup), setup.store.list().unwrap().len()), ((0, 0), 2));
     }
+}
+
+/// Returns vectors around one point.
+pub fn near(element: Element, point: &[f64], count: usize, deviation: f64, random: &mut Random) -> Made {
+    let mut values = point.iter().cycle();
+    Made::new(element, point.len(), count, || {
+        let value = values.next().unwrap() + deviation * random.normal();
+        if element == Element::F32 { value } else { value.round().clamp(0.0, 255.0) }
+    })
 }
 
 #[test]
@@ -104,11 +118,7 @@ fn a_list_that_grows_is_read_in_chunks() {
     let built = build(&setup, "v", &Index { lists: Some(60), ..Index::default() }, (64 << 20, 2));
     // All added vectors belong to the same list.
     let point: Vec<f64> = base.rows()[7].to_vec();
-    let mut place = 0;
-    let added = Made::new(Element::U8, 128, 20_000, || {
-        place = (place + 1) % 128;
-        (point[(place + 127) % 128] + random.normal() / 2.0).round().clamp(0.0, 255.0)
-    });
+    let added = near(Element::U8, &point, 20_000, 0.5, &mut random);
     add(&setup, &added).unwrap();
     model.add(&added);
     assert_eq!(layers(&setup), (1, 0));
@@ -124,7 +134,8 @@ fn a_list_that_grows_is_read_in_chunks() {
     }
 }
 
-fn recall(found: &[Row], exact: &[Row]) -> f64 {
+/// Returns the share of the rows of an exact answer that were found.
+pub fn recall(found: &[Row], exact: &[Row]) -> f64 {
     let has = |row: &&Row| found.iter().any(|other| (other.0, other.2) == (row.0, row.2));
     exact.iter().filter(has).count() as f64 / exact.len() as f64
 }
@@ -310,6 +321,17 @@ fn a_compaction_without_vectors_is_refused_and_opens_sealed_ones() {
 
 #[test]
 fn every_crash_of_a_compaction_leaves_the_old_vectors_and_index_or_the_new_ones() {
+    every_crash_of_a_compaction(false);
+}
+
+#[test]
+fn every_crash_of_a_compaction_that_splits_lists_leaves_the_old_index_or_the_new_one() {
+    every_crash_of_a_compaction(true);
+}
+
+/// Checks the state after each crash of a compaction. If `grows` is true, one list has so many vectors that the
+/// compaction splits the list.
+fn every_crash_of_a_compaction(grows: bool) {
     const EXTENTS: u32 = 300;
     let history = History::default();
     let device: Arc<dyn Device> = Arc::new(Recording::new(Arc::new(Memory::new(EXTENTS)), 0, &history));
@@ -320,13 +342,18 @@ fn every_crash_of_a_compaction_leaves_the_old_vectors_and_index_or_the_new_ones(
     let base = around(Element::U8, 16, 2000, 0.0, &mut random);
     setup.import("v", &base);
     build(&setup, "v", &Index { lists: Some(12), ..Index::default() }, (64 << 20, 2));
-    add(&setup, &around(Element::U8, 16, 500, 0.0, &mut random)).unwrap();
+    let added = match grows {
+        true => near(Element::U8, base.rows()[7], 500, 3.0, &mut random),
+        false => around(Element::U8, 16, 500, 0.0, &mut random),
+    };
+    add(&setup, &added).unwrap();
     remove_ids(&setup, &(0..900).map(|id| 2 * id).collect::<Vec<_>>()).unwrap();
     let begin = history.lock().unwrap().len();
     let queries = Made { values: base.values[..16 * 3].to_vec(), ..base };
     let search = Search::default();
     let (expected, _) = setup.search("v", &setup.file("q", &queries), &search, (16 << 20, 1));
-    compact_vectors(&setup.store, &setup.job(64 << 20, 1), "v").unwrap();
+    let compacted = compact_vectors(&setup.store, &setup.job(64 << 20, 1), "v").unwrap();
+    assert!(!grows || compacted.split > Some(0), "{compacted:?}");
     let history = history.lock().unwrap().clone();
     let mut seen = Vec::new();
     for end in begin..=history.len() {

@@ -16,5 +16,6 @@ mod real;
 mod resume;
 mod searcher;
 mod selected;
+mod split;
 mod support;
 mod tables;

@@ -41,7 +41,7 @@ impl DatasetOperation for ListVectors {
     }
 }
 
-/// Returns the properties of vectors and of their index, without reading vectors. See [`vectors::describe`].
+/// Returns the properties of vectors and of their index, without reading vectors. See [`vectors::describe_lists`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DescribeVectors {}
@@ -62,7 +62,8 @@ impl DatasetOperation for DescribeVectors {
         _attachments: Attachments<'_>,
     ) -> Result<Response<Description>> {
         let name = dataset_of(only(Self::VERB, context.inputs)?)?;
-        Ok(Response::local(vectors::describe(&context.stored(job)?.store(), name)?))
+        let job = context.stored(job)?;
+        Ok(Response::local(vectors::describe_lists(&job.store(), job, name)?))
     }
 }
 

@@ -1,13 +1,19 @@
 //! Does step 4 of a build: finds the nearest list of each vector, and sorts the vectors by list.
 
-use std::{ops::Range, sync::Mutex};
+use std::{
+    ops::Range,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use super::{
     Build,
     closure::{CANDIDATES, Closure},
     plan::{GROUPS_ASSIGNED, Memory, batch_rows, flash_bytes},
     sample::HeldOut,
-    sort::{KEY_BYTES, Sorted, push_row},
+    sort::{KEY_BYTES, Sorted, key_of, push_row},
     turns::{Turns, Writer},
 };
 use crate::{
@@ -72,6 +78,19 @@ impl<T: Clustered> Build<'_, T> {
         rows: Range<u64>,
         live: Option<&RowSet>,
     ) -> Result<(Sorted, u64)> {
+        self.assign_counted(centroids, held_out, rows, live, &[])
+    }
+
+    /// Assigns rows as [`Self::assign`] does, and adds the number of vectors of each list to `counts`. If `counts` is
+    /// empty, nothing is counted.
+    pub(super) fn assign_counted(
+        &self,
+        centroids: &Centroids<T>,
+        held_out: &HeldOut<T>,
+        rows: Range<u64>,
+        live: Option<&RowSet>,
+        counts: &[AtomicU64],
+    ) -> Result<(Sorted, u64)> {
         let (job, info, plan) = (self.job, self.info(), &self.plan);
         let dimensions = info.dimensions;
         let mut sorter = self.sorter("lists", self.keep.as_ref())?;
@@ -124,6 +143,11 @@ impl<T: Clustered> Build<'_, T> {
                     None => self.assign_each(centroids, &block, scratch)?,
                     Some(closure) => self.copy_each(centroids, closure, &block, scratch)?,
                 }
+            }
+            if !counts.is_empty() {
+                let keys = scratch.out.chunks_exact(KEY_BYTES + self.row_bytes()).map(key_of);
+                let own = keys.filter(|(_, order, _)| *order == 0);
+                own.for_each(|(list, ..)| _ = counts[list as usize].fetch_add(1, Ordering::Relaxed));
             }
             let write = || {
                 let mut sink = sink.lock().expect("no panic under this lock");

@@ -42,6 +42,7 @@ mod rewrite;
 mod sample;
 mod shard;
 mod sort;
+mod split;
 mod train;
 mod turns;
 mod write;
@@ -53,10 +54,11 @@ use self::sample::HeldOut;
 pub(crate) use self::{
     extend::{extend_index, remove_unused_layers},
     plan::RECALL_K,
-    rewrite::rewrite_index,
+    rewrite::{RewrittenIndex, rewrite_index},
     sample::draw,
     shard::{LIST_ID_BYTES, shard_directory_bytes},
     sort::add_elements,
+    split::{SPLIT_TIMES, planned_list_vectors},
 };
 pub use self::{
     plan::{BuildPlan, plan_index},

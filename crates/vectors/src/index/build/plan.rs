@@ -122,6 +122,20 @@ impl std::fmt::Display for BuildPlan {
 /// - Returns [`crate::Error::BadOption`] if an option is out of range.
 /// - Returns [`Error::Store`] if the budget has too little free memory.
 pub fn plan_index(job: &Job, vectors: &VectorsInfo, options: &Index) -> Result<BuildPlan> {
+    plan_beside(job, vectors, options, |_, _| 0)
+}
+
+/// Plans a build as [`plan_index`] does, and leaves memory beside the sort free. `beside` returns the number of these
+/// bytes for a plan.
+///
+/// # Errors
+/// Returns the errors of [`plan_index`].
+pub(super) fn plan_beside(
+    job: &Job,
+    vectors: &VectorsInfo,
+    options: &Index,
+    beside: impl Fn(&BuildPlan, &Memory) -> u64,
+) -> Result<BuildPlan> {
     if !METRICS.contains(&options.metric) {
         let found = options.metric.name().to_string();
         let expected = "l2, ip or cosine: there is no index for counts".to_string();
@@ -151,24 +165,39 @@ pub fn plan_index(job: &Job, vectors: &VectorsInfo, options: &Index) -> Result<B
             return refused(bits.to_string(), "none beside copies: an index has copies or codes");
         }
     }
-    let plan = match vectors.element {
+    let (mut plan, memory) = match vectors.element {
         Element::F32 => plan_elements::<f32>(job, vectors, options),
         Element::U8 => plan_elements::<u8>(job, vectors, options),
         Element::I8 => plan_elements::<i8>(job, vectors, options),
         Element::F16 | Element::Bf16 | Element::Bits => return Err(no_index_of(vectors)),
     };
+    let beside = beside(&plan, &memory);
+    plan.smallest_bytes += beside;
     job.budget().need(plan.smallest_bytes, || format!("building an index of {}", vectors.name))?;
+    // The sort has the free memory, which is at least `beside` more than the smallest memory of a sort.
+    plan.sort_bytes -= beside;
     Ok(plan)
 }
 
-fn plan_elements<T: Clustered>(job: &Job, vectors: &VectorsInfo, options: &Index) -> BuildPlan {
+/// Returns how many vectors an average list has if there are `count` vectors, and a vector and its row number take
+/// `entry_bytes` bytes. `codes` is the shape of the codes, if the index has any.
+pub(super) fn default_list_vectors(codes: Option<&Shape>, count: u64, entry_bytes: u64) -> u64 {
+    match codes {
+        None => (LIST_BYTES as u64 / entry_bytes).max(LIST_VECTORS_MIN as u64),
+        Some(shape) => coded_average(shape, count, entry_bytes),
+    }
+}
+
+/// Returns the largest number of lists that are trained for a group.
+pub(super) fn group_lists_max(plan: &BuildPlan) -> u64 {
+    4 * plan.lists.div_ceil(plan.groups) + 16
+}
+
+fn plan_elements<T: Clustered>(job: &Job, vectors: &VectorsInfo, options: &Index) -> (BuildPlan, Memory) {
     let (count, dimensions, row_bytes) = (vectors.vectors, vectors.dimensions, vectors.row_bytes() as u64);
     let entry_bytes = row_bytes + id_bytes(count) as u64;
     let shape = shape_of(vectors, options);
-    let average = match shape {
-        None => (LIST_BYTES as u64 / entry_bytes).max(LIST_VECTORS_MIN as u64),
-        Some(shape) => coded_average(&shape, count, entry_bytes),
-    };
+    let average = default_list_vectors(shape.as_ref(), count, entry_bytes);
     let lists = options.lists.unwrap_or_else(|| count.div_ceil(average).min(1 << 31));
     let average = count.div_ceil(lists);
     // A vector is compared with the centroids of all groups, and then with those of the lists in the nearest groups.
@@ -226,7 +255,7 @@ fn plan_elements<T: Clustered>(job: &Job, vectors: &VectorsInfo, options: &Index
             .max(row_bytes * 128 * (plan.threads as u64 + 2));
     plan.smallest_bytes = held + (beside_sort + smallest_sort).max(memory.first_sample).max(measuring);
     plan.sort_bytes = free.saturating_sub(held + beside_sort).max(smallest_sort);
-    plan
+    (plan, memory)
 }
 
 /// Returns the form of the codes, if the options ask for codes.
@@ -299,14 +328,13 @@ impl Memory {
         let copies = plan
             .copied_vectors_max
             .map_or(0, |most| most * (row_bytes + 8) + 2 * (LIST_BUFFER_BYTES + SMALL_BUFFER_BYTES) as u64);
-        let lists_of_group = 4 * plan.lists.div_ceil(plan.groups) + 16;
         Memory {
             held_out,
             upper,
             first_sample: plan.group_sample * (row_bytes + 8)
                 + (pass).max(sums(plan.group_sample, plan.groups) + threads * kmeans),
             pass: pass + threads * (batch * each + finder),
-            training: threads * (group_rows * row_bytes + sums(group_rows, lists_of_group) + kmeans)
+            training: threads * (group_rows * row_bytes + sums(group_rows, group_lists_max(plan)) + kmeans)
                 + (1 << 20)
                 + 2 * SMALL_BUFFER_BYTES as u64,
             writing: 2 * (LIST_BUFFER_BYTES + 4 * SMALL_BUFFER_BYTES) as u64

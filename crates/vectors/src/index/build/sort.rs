@@ -56,3 +56,39 @@ pub(super) fn key_of(row: &[u8]) -> (u32, u32, u64) {
     let number = |at: usize| u32::from_be_bytes(row[at..at + 4].try_into().expect("four bytes"));
     (number(0), number(4), u64::from_be_bytes(row[8..KEY_BYTES].try_into().expect("eight bytes")))
 }
+
+/// Reads the rows of a finished sort, one after the other.
+pub(super) struct Entries<'a> {
+    sorted: &'a mut Sorted,
+    entry_bytes: usize,
+    piece: Vec<u8>,
+    filled: usize,
+    at: usize,
+}
+
+impl<'a> Entries<'a> {
+    /// The memory of the buffer in bytes.
+    pub const BYTES: usize = 1 << 19;
+
+    /// Creates a reader. The elements of a row have `row_bytes` bytes.
+    pub fn new(sorted: &'a mut Sorted, row_bytes: usize) -> Entries<'a> {
+        let entry_bytes = KEY_BYTES + row_bytes;
+        let piece = vec![0; (Entries::BYTES / entry_bytes).max(1) * entry_bytes];
+        let (filled, at) = (piece.len(), piece.len());
+        Entries { sorted, entry_bytes, piece, filled, at }
+    }
+
+    /// Returns the next row, which has a key and the elements of a vector. Returns `None` at the end.
+    pub fn peek(&mut self) -> Result<Option<&[u8]>> {
+        if self.at == self.filled && self.filled == self.piece.len() {
+            (self.filled, self.at) = (self.sorted.fill(&mut self.piece)?, 0);
+        }
+        let end = self.at + self.entry_bytes;
+        Ok((end <= self.filled).then(|| &self.piece[self.at..end]))
+    }
+
+    /// Goes to the row behind the one that [`Self::peek`] returned.
+    pub fn advance(&mut self) {
+        self.at += self.entry_bytes;
+    }
+}

@@ -5,8 +5,8 @@ use zerocopy::IntoBytes;
 
 use super::{
     Build,
-    plan::{CHECK_BYTES, ITERATIONS, Memory, SMALL_BUFFER_BYTES, group_rows_max},
-    sort::{KEY_BYTES, Sorted, add_elements, key_of},
+    plan::{CHECK_BYTES, ITERATIONS, Memory, SMALL_BUFFER_BYTES, group_lists_max, group_rows_max},
+    sort::{Entries, KEY_BYTES, Sorted, add_elements, key_of},
 };
 use crate::{
     Result,
@@ -50,8 +50,7 @@ impl<T: Clustered> Build<'_, T> {
             let trained: Vec<Vec<T>> = std::thread::scope(|scope| {
                 let train = |group: &(u32, Vec<T>)| {
                     let share = counts[group.0 as usize] as f64 / sampled as f64 * plan.lists as f64;
-                    let most = 4 * plan.lists.div_ceil(plan.groups) + 16;
-                    let lists = (share.round() as u64).clamp(1, most) as usize;
+                    let lists = (share.round() as u64).clamp(1, group_lists_max(plan)) as usize;
                     let stop = || job.check_cancelled().is_err();
                     kmeans::train(&self.space, &group.1, lists, ITERATIONS, 1, &stop)
                 };
@@ -118,52 +117,33 @@ impl<T: Clustered> Growing<T> {
 
 /// Reads the sorted sample, one group at a time.
 struct Groups<'a, T> {
-    sorted: &'a mut Sorted,
-    dimensions: usize,
-    rows_max: usize,
-    piece: Vec<u8>,
-    filled: usize,
-    at: usize,
+    entries: Entries<'a>,
+    /// The largest number of elements that are read of a group.
+    elements_max: usize,
     _elements: std::marker::PhantomData<T>,
 }
 
 impl<'a, T: Clustered> Groups<'a, T> {
     fn new(sorted: &'a mut Sorted, dimensions: usize, rows_max: usize) -> Self {
-        let entry = KEY_BYTES + dimensions * size_of::<T>();
-        let piece = vec![0; ((1 << 19) / entry).max(1) * entry];
-        let (filled, at) = (piece.len(), piece.len());
-        Groups { sorted, dimensions, rows_max, piece, filled, at, _elements: std::marker::PhantomData }
+        let entries = Entries::new(sorted, dimensions * size_of::<T>());
+        Groups { entries, elements_max: rows_max * dimensions, _elements: std::marker::PhantomData }
     }
 
     /// Returns the next group, and the elements of at most `rows_max` of its rows. The rows of a group are in random
     /// order.
     fn next(&mut self) -> Result<Option<(u32, Vec<T>)>> {
-        let entry = KEY_BYTES + self.dimensions * size_of::<T>();
         let mut found: Option<(u32, Vec<T>)> = None;
-        loop {
-            if self.at == self.filled {
-                if self.filled < self.piece.len() {
-                    return Ok(found);
-                }
-                self.filled = self.sorted.fill(&mut self.piece)?;
-                self.at = 0;
-                continue;
+        while let Some(entry) = self.entries.peek()? {
+            let (group, ..) = key_of(entry);
+            if found.as_ref().is_some_and(|(last, _)| *last != group) {
+                break;
             }
-            let row = &self.piece[self.at..self.at + entry];
-            let (group, ..) = key_of(row);
-            match &mut found {
-                Some((last, _)) if *last != group => return Ok(found),
-                Some((_, rows)) if rows.len() < self.rows_max * self.dimensions => {
-                    add_elements(rows, &row[KEY_BYTES..])
-                }
-                Some(_) => {}
-                None => {
-                    let mut rows = Vec::new();
-                    add_elements(&mut rows, &row[KEY_BYTES..]);
-                    found = Some((group, rows));
-                }
+            let (_, rows) = found.get_or_insert_with(|| (group, Vec::new()));
+            if rows.len() < self.elements_max {
+                add_elements(rows, &entry[KEY_BYTES..]);
             }
-            self.at += entry;
+            self.entries.advance();
         }
+        Ok(found)
     }
 }

@@ -20,8 +20,8 @@ use crate::{
         compare::Packed,
         dataset::{CopyFiles, IndexFiles, VectorIndex},
         info::{
-            CENTROIDS, COPIES, COPY_FIRSTS, CodedLists, CopiedLists, FIRSTS, GROUPS, IndexInfo, KIND, LISTS, SPANS,
-            id_bytes, index_name,
+            CENTROIDS, COPIES, COPY_FIRSTS, CodedLists, CopiedLists, FIRSTS, GROUPS, IndexInfo, KIND, LISTS,
+            SPANS, id_bytes, index_name,
         },
         parts::Part,
         recall::measure,
@@ -51,8 +51,7 @@ impl<T: Clustered> Build<'_, T> {
             let place = (shape, self.options.metric, self.options.seed);
             let sizes = (CHECK_BYTES, LIST_BUFFER_BYTES, SMALL_BUFFER_BYTES);
             let (groups, most) = (&centroids.upper, self.plan.list_vectors_max);
-            files.codes =
-                Some(CodeWriter::begin((job.budget(), &mut builder), place, groups, most, sizes)?);
+            files.codes = Some(CodeWriter::begin((job.budget(), &mut builder), place, groups, most, sizes)?);
         }
         job.start_phase("writing lists", "vectors", info.vectors);
         let written = self.write_lists(&mut sorted, &centroids, &mut files, &mut lists_of)?;
@@ -365,7 +364,7 @@ struct WrittenCopies {
 }
 
 /// Finds the groups and the centroids of lists. The lists must be given in ascending order.
-struct Places<'a, T> {
+pub(super) struct Places<'a, T> {
     centroids: &'a Centroids<T>,
     group: Option<usize>,
     /// The centroids of all lists of the group.
@@ -373,13 +372,13 @@ struct Places<'a, T> {
 }
 
 impl<'a, T: Clustered> Places<'a, T> {
-    fn new(centroids: &'a Centroids<T>) -> Self {
+    pub fn new(centroids: &'a Centroids<T>) -> Self {
         Places { centroids, group: None, held: Vec::new() }
     }
 
     /// Returns the group of a list. The flag is true if this group differs from the group that the previous call
     /// returned.
-    fn find(&mut self, job: &Job, list: u32) -> Result<(usize, bool)> {
+    pub fn find(&mut self, job: &Job, list: u32) -> Result<(usize, bool)> {
         let group = self.centroids.firsts.partition_point(|first| *first <= list) - 1;
         if self.group == Some(group) {
             return Ok((group, false));
@@ -402,7 +401,7 @@ impl<'a, T: Clustered> Places<'a, T> {
     }
 
     /// Returns the centroid of a list. The list must be in the group that [`Self::find`] returned last.
-    fn centroid(&self, list: u32) -> &[u8] {
+    pub fn centroid(&self, list: u32) -> &[u8] {
         let group = self.group.expect("found before");
         let row_bytes = self.centroids.dimensions * size_of::<T>();
         let place = (list - self.centroids.firsts[group]) as usize;
