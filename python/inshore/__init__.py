@@ -53,7 +53,7 @@ from inshore.errors import (
 from inshore.graph import Graph, GraphInfo
 from inshore.nodes import Agent, Nodes, connect, serve
 from inshore.results import LevelReport, PhaseReport, Report, Result, Summary, Written
-from inshore.sources import ArrowStream
+from inshore.sources import ArrayOnFile, ArrowStream
 from inshore.store import Store
 from inshore.verbs import Here, Packed, SearchOptions, Verbs
 from inshore.verbs.searcher import Neighbours, VectorSearcher
@@ -78,6 +78,7 @@ sql = _here.sql
 
 __all__ = [
     "Agent",
+    "ArrayOnFile",
     "ArrowStream",
     "BudgetError",
     "DamagedError",

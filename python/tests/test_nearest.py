@@ -31,6 +31,45 @@ def test_answers_equal_brute_force(tmp_path: Path, name: str, element: type) -> 
     assert again.equals(found)
 
 
+class Sliced:
+    """An array that only slices reach, as a dataset of h5py."""
+
+    def __init__(self, array: npt.NDArray[np.generic]) -> None:
+        self.array = array
+        self.shape, self.dtype = array.shape, array.dtype
+        self.rows_max = 0
+
+    def __getitem__(self, rows: slice) -> npt.NDArray[np.generic]:
+        part = self.array[rows]
+        self.rows_max = max(self.rows_max, len(part))
+        return part
+
+
+def test_arrays_on_file_are_read_in_blocks(tmp_path: Path) -> None:
+    base = np.random.default_rng(7).normal(size=(9000, 64)).astype(np.float32)
+    store = inshore.Store(tmp_path / "store")
+    on_file, queries = Sliced(base), Sliced(base[:5])
+    assert store.import_vectors(on_file, name="sliced", memory="16MiB")["vectors"] == 9000
+    assert on_file.rows_max == (1 << 20) // 256
+    store.import_vectors(base, name="base", memory="16MiB")
+    answers = [store.nearest(name, queries, k=3, memory="16MiB").table() for name in ("sliced", "base")]
+    assert answers[0].equals(answers[1])
+    with pytest.raises(inshore.InputError):
+        store.import_vectors(Sliced(base.astype(np.complex64)), name="complex", memory="16MiB")
+
+
+def test_hdf5_files_of_ann_benchmarks(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    base = np.random.default_rng(8).normal(size=(300, 16)).astype(np.float32)
+    with h5py.File(tmp_path / "made-16-euclidean.hdf5", "w") as file:
+        file["train"], file["test"] = base, base[:4]
+    store = inshore.Store(tmp_path / "store")
+    with h5py.File(tmp_path / "made-16-euclidean.hdf5") as file:
+        store.import_vectors(file["train"], name="made", memory="16MiB")
+        found = store.nearest("made", file["test"], k=1, memory="16MiB").table()
+    assert found["id"].to_pylist() == [0, 1, 2, 3]
+
+
 def test_an_index_finds_most_neighbours(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     near = rng.normal(0, 4, (20, 16))[rng.integers(0, 20, 8000)]
@@ -170,7 +209,9 @@ def test_vectors_are_listed_described_and_removed(tmp_path: Path) -> None:
     assert (plain["name"], plain["index"], plain["bytes"]) == ("plain", None, 300 * 8 * 4 + 8 * 4)
     described = store.describe_vectors("indexed")
     sizes = described.pop("list_sizes")
-    assert 0 < sizes["largest"] <= 300 and sizes["planned"] > 0 and sizes["oversized"] == 0
+    assert 0 < sizes["largest"] <= 300
+    assert sizes["planned"] > 0
+    assert sizes["oversized"] == 0
     assert indexed == described
     assert indexed["index"] == {key: value for key, value in built.items() if key in indexed["index"]}
     store.remove_vectors("indexed", index=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -41,6 +41,28 @@ class ArrowStream(Protocol):
         >>> type(pa.table({"size": [1]}).__arrow_c_stream__()).__name__
         'PyCapsule'
         """
+
+
+@runtime_checkable
+class ArrayOnFile(Protocol):
+    """An array whose rows are read when they are sliced, as a `h5py.Dataset` or an array of `zarr`.
+
+    Examples
+    --------
+    >>> isinstance("vectors.npy", inshore.ArrayOnFile)
+    False
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of vectors, and the number of dimensions."""
+
+    @property
+    def dtype(self) -> Any:
+        """The type of the elements, as NumPy names it."""
+
+    def __getitem__(self, rows: slice, /) -> Any:
+        """Return the vectors of a range as an array of NumPy."""
 
 
 # One file, several files, or Arrow data.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from inshore import _native
 from inshore.errors import InputError
 from inshore.results import Result, StrPath
-from inshore.sources import ArrowStream
+from inshore.sources import ArrayOnFile, ArrowStream
 from inshore.verbs.searcher import VectorSearcher
 from inshore.verbs.target import Target, whole
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    Vectors = StrPath | npt.NDArray[np.generic]
+    Vectors = StrPath | npt.NDArray[np.generic] | ArrayOnFile
     Files = StrPath | Sequence[StrPath]
     Ids = StrPath | Iterable[int] | npt.NDArray[np.integer[Any]]
 
@@ -251,9 +253,10 @@ class StoredVectors(Target):
         source : path, numpy.ndarray or table
             A file (``.fvecs``, ``.bvecs``, ``.ivecs``, ``.fbin``, ``.u8bin``, ``.i8bin``, ``.hbin``,
             ``.b1bin``, ``.npy``), an array, or a table. An array has the shape (vectors, dimensions), or
-            (dimensions) for one vector. Its elements are float32, float16, bfloat16 (of ml_dtypes), uint8 or
-            int8. float64 is rounded to float32, and int32 must fit float32 exactly. The id of a vector is its
-            row number, counted from 0. A table (``.parquet``, ``.arrow``, pyarrow, pandas, polars) has the
+            (dimensions) for one vector. An array that stays on file, such as a dataset of `h5py`, is read in
+            blocks of 1 MiB (see `ArrayOnFile`). The elements of an array are float32, float16, bfloat16 (of
+            ml_dtypes), uint8 or int8. float64 is rounded to float32, and int32 must fit float32 exactly. The
+            id of a vector is its row number, counted from 0. A table (``.parquet``, ``.arrow``, pyarrow, pandas, polars) has the
             vectors in a column of lists. The dataset keeps the other columns for the parameters ``where`` and
             ``select`` of `nearest`.
         name : str
@@ -479,7 +482,8 @@ class StoredVectors(Target):
         -------
         dict
             ``freed`` is the number of rows that were freed. ``lists`` is the number of lists in the rewritten
-            index, and ``split`` the number of lists that were split. Both are None if no lists were rewritten.
+            index, and ``split`` the number of lists that were split. Both are None if no lists were
+            rewritten.
             ``vectors``, ``next_id`` and ``bytes`` describe the dataset.
 
         Raises
@@ -709,9 +713,9 @@ class StoredVectors(Target):
         dict
             ``lists``, ``groups`` and ``bytes`` describe the index. The ``points`` of ``recall`` have the
             recall for several numbers of probed lists, measured on vectors of the dataset. With copies,
-            ``copies`` has a ``recall`` of its own, and with codes ``codes`` has one. If the build resumed, ``resumed`` is the number of vectors
-            that the interrupted build had sorted. ``unused`` is the reason why kept work was not used, if
-            the options or the vectors are others. Hash tables have ``tables``, ``bits``, ``buckets`` and
+            ``copies`` has a ``recall`` of its own, and with codes ``codes`` has one. If the build resumed,
+            ``resumed`` is the number of vectors that the interrupted build had sorted. ``unused`` is the
+            reason why kept work was not used, if the options or the vectors are others. Hash tables have ``tables``, ``bits``, ``buckets`` and
             ``family``, and the recall for several numbers of probed buckets.
 
         Raises
@@ -1200,8 +1204,8 @@ class StoredVectors(Target):
             ``name``, ``vectors``, ``removed``, ``dimensions``, ``element``, ``bytes`` and ``index``.
             ``vectors`` does not count removed vectors, and ``removed`` counts those whose space was not
             freed. ``index`` is None, or a dict with the result of `index_vectors` without the plan. If there
-            is an index of lists, ``list_sizes`` has the ``planned`` number of vectors of a list, the number in
-            the ``largest`` list, and how many lists are ``oversized``, with more than twice the plan. If an
+            is an index of lists, ``list_sizes`` has the ``planned`` number of vectors of a list, the number
+            in the ``largest`` list, and how many lists are ``oversized``, with more than twice the plan. If an
             index cannot be used, ``index_error`` has the reason.
 
         Raises
@@ -1266,14 +1270,34 @@ def _file(source: Vectors | ArrowStream, job: _native.Job) -> StrPath:
     """Return the path of the input. An array or a table is written to a file of the job."""
     if isinstance(source, ArrowStream):
         return _table_file(source, job)
-    if not hasattr(source, "__array_interface__"):
+    if not hasattr(source, "__array_interface__") and not isinstance(source, ArrayOnFile):
         return source
     import numpy as np  # noqa: PLC0415
 
-    array = np.ascontiguousarray(source)
     path = job.scratch_path("vectors.npy")
-    np.save(path, array, allow_pickle=False)
+    if hasattr(source, "__array_interface__"):
+        np.save(path, np.ascontiguousarray(source), allow_pickle=False)
+    elif isinstance(source, ArrayOnFile):
+        _write_array(source, path)
     return path
+
+
+def _write_array(array: ArrayOnFile, path: StrPath) -> None:
+    """Write an array to a file of NumPy, in blocks of about 1 MiB."""
+    import numpy as np  # noqa: PLC0415
+
+    element = np.dtype(array.dtype)
+    row_bytes = element.itemsize * math.prod(array.shape[1:])
+    rows = max(1, (1 << 20) // max(1, row_bytes))
+    header = {
+        "descr": np.lib.format.dtype_to_descr(element),
+        "fortran_order": False,
+        "shape": tuple(array.shape),
+    }
+    with Path(path).open("wb") as out:
+        np.lib.format.write_array_header_1_0(out, header)
+        for first in range(0, array.shape[0], rows):
+            out.write(np.ascontiguousarray(array[first : first + rows], dtype=element).tobytes())
 
 
 def _table_file(source: ArrowStream, job: _native.Job) -> StrPath:
