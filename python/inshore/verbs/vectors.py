@@ -256,9 +256,9 @@ class StoredVectors(Target):
             (dimensions) for one vector. An array that stays on file, such as a dataset of `h5py`, is read in
             blocks of 1 MiB (see `ArrayOnFile`). The elements of an array are float32, float16, bfloat16 (of
             ml_dtypes), uint8 or int8. float64 is rounded to float32, and int32 must fit float32 exactly. The
-            id of a vector is its row number, counted from 0. A table (``.parquet``, ``.arrow``, pyarrow, pandas, polars) has the
-            vectors in a column of lists. The dataset keeps the other columns for the parameters ``where`` and
-            ``select`` of `nearest`.
+            id of a vector is its row number, counted from 0. A table (``.parquet``, ``.arrow``, pyarrow,
+            pandas, polars) has the vectors in a column of lists. The dataset keeps the other columns for the
+            parameters ``where`` and ``select`` of `nearest`.
         name : str
             The name of the new dataset.
         bits : bool, default False
@@ -715,8 +715,9 @@ class StoredVectors(Target):
             recall for several numbers of probed lists, measured on vectors of the dataset. With copies,
             ``copies`` has a ``recall`` of its own, and with codes ``codes`` has one. If the build resumed,
             ``resumed`` is the number of vectors that the interrupted build had sorted. ``unused`` is the
-            reason why kept work was not used, if the options or the vectors are others. Hash tables have ``tables``, ``bits``, ``buckets`` and
-            ``family``, and the recall for several numbers of probed buckets.
+            reason why kept work was not used, if the options or the vectors are others. Hash tables have
+            ``tables``, ``bits``, ``buckets`` and ``family``, and the recall for several numbers of probed
+            buckets.
 
         Raises
         ------
@@ -1205,8 +1206,8 @@ class StoredVectors(Target):
             ``vectors`` does not count removed vectors, and ``removed`` counts those whose space was not
             freed. ``index`` is None, or a dict with the result of `index_vectors` without the plan. If there
             is an index of lists, ``list_sizes`` has the ``planned`` number of vectors of a list, the number
-            in the ``largest`` list, and how many lists are ``oversized``, with more than twice the plan. If an
-            index cannot be used, ``index_error`` has the reason.
+            in the ``largest`` list, and how many lists are ``oversized``, with more than twice the plan. If
+            an index cannot be used, ``index_error`` has the reason.
 
         Raises
         ------
