@@ -5,8 +5,8 @@
         --base sift1m.u8bin --queries queries.u8bin --picture docs/images/nearest-recall.svg
 
 PYTHON is an interpreter with numpy, matplotlib and the packages of the peers (faiss-cpu, usearch, lancedb); `--diskann` is one
-with diskannpy, which needs an old numpy. The queries run
-in a memory cgroup (version 1) of the budget and 96 MiB, after the page cache was dropped, each system in turn; a system
+with diskannpy, which needs an old numpy. Inshore has an index without and one with `--copies`, or, with `--codes`, one
+with codes. The queries run in a memory cgroup (version 1) of the budget and 96 MiB, after the page cache was dropped, each system in turn; a system
 that the limit kills runs again without the limit, and its rows say so. The builds of the peers are not limited. The exact
 answer of Inshore is the truth. One at a time: the first `--truth` queries, one thread for Inshore, two for the peers that use
 them. Batch: all queries, two threads.
@@ -163,14 +163,15 @@ class Curves(Bench):
         )
         if f"{self.name} " not in listed.stdout:
             self.inshore("import", str(options.base), "--name", self.name)
-        self.lists = self.inshore("index", self.name)["summary"]["lists"]
-        truth = self.truth()
-        found = {"Inshore": [row for probes in PROBES.split(",") for row in self.ours(int(probes))]}
-        self.inshore("index", self.name, "--copies", str(options.copies))
-        title = f"Inshore, --copies {options.copies}"
-        found[title] = [
-            row for probes in PROBES_COPIES.split(",") for row in self.ours(int(probes), batch=False)
-        ]
+        kinds = [["--codes", options.codes]] if options.codes else [[], ["--copies", str(options.copies)]]
+        truth, found = self.truth(), {}
+        for words in kinds:
+            self.lists = self.inshore("index", self.name, *words)["summary"]["lists"]
+            probes = (PROBES_COPIES if "--copies" in words else PROBES).split(",")
+            title = ", ".join(["Inshore", *([" ".join(words)] if words else [])])
+            found[title] = [
+                row for each in probes for row in self.ours(int(each), batch="--copies" not in words)
+            ]
         for system, name in NAMES.items():
             if system not in options.peers.split(",") or (system == "diskann" and not options.diskann):
                 continue
@@ -243,6 +244,7 @@ def main() -> None:
         help="queries whose exact neighbours are found",
     )
     parser.add_argument("--copies", type=int, default=4)
+    parser.add_argument("--codes", help="only an index with codes of this number of bits")
     parser.add_argument("--memory", default="256MiB")
     parser.add_argument("--picture", type=Path, help="draw the curves in this SVG file")
     report.add_option(parser)
