@@ -179,7 +179,7 @@ mod tests {
             let norm = <f32 as Measured>::norm(&query);
             let key = |row: &[f32]| f32::keys(metric, [&*query; AT_ONCE], [row; AT_ONCE], [norm; AT_ONCE])[0];
             let coded = CodeQuery::new(&frame, &query);
-            let mut of = |instructions| {
+            let of = |instructions| {
                 let mut found = Vec::new();
                 let each = |place: usize, estimate, error| found.push((key(&vectors[place]), estimate, error));
                 coded.estimate(instructions, &list, key(&centroid), &mut Vec::new(), each);
