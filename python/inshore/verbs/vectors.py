@@ -708,10 +708,11 @@ class StoredVectors(Target):
         dict
             ``lists``, ``groups`` and ``bytes`` describe the index. The ``points`` of ``recall`` have the
             recall for several numbers of probed lists, measured on vectors of the dataset. With copies,
-            ``copies`` has a ``recall`` of its own, and with codes ``codes`` has one. If the build resumed, ``resumed`` is the number of vectors
-            that the interrupted build had sorted. ``unused`` is the reason why kept work was not used, if
-            the options or the vectors are others. Hash tables have ``tables``, ``bits``, ``buckets`` and
-            ``family``, and the recall for several numbers of probed buckets.
+            ``copies`` has a ``recall`` of its own, and with codes ``codes`` has one. If the build resumed,
+            ``resumed`` is the number of vectors that the interrupted build had sorted. ``unused`` is the
+            reason why kept work was not used, if the options or the vectors are others. Hash tables have
+            ``tables``, ``bits``, ``buckets`` and ``family``, and the recall for several numbers of probed
+            buckets.
 
         Raises
         ------

@@ -25,8 +25,8 @@ use super::{
     centroids::{Centroids, Lower},
     directory::Directory,
     info::{
-        CENTROIDS, CODE_CENTER, CODES, COPIES, COPY_FIRSTS, FIRSTS, GROUPS, IndexInfo, KIND, LISTS, SPANS, bad,
-        index_name,
+        CENTROIDS, CODE_CENTER, CODES, COPIES, COPY_FIRSTS, FIRSTS, GROUPS, IndexInfo, KIND, LISTS, SPANS,
+        bad, index_name,
     },
     layers::{Layer, all_layers, chain},
     table::RecallTable,
@@ -280,5 +280,4 @@ impl VectorIndex {
         let expected = format!("lists of 1 to {most} vectors, {vectors} in all");
         Err(bad(&info.name, "directory", found, expected))
     }
-
 }

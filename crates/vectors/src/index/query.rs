@@ -29,8 +29,8 @@ use super::{
     loaded::{Lists, LoadedLists},
     parts::{Part, Piece},
     plan::{
-        CodesInPlan, DEPTH, Estimates, FOUND_AT_ONCE, Held, ReadBySingle, Strategy, StrategyPlan, joined_bytes,
-        span_bytes,
+        CodesInPlan, DEPTH, Estimates, FOUND_AT_ONCE, Held, ReadBySingle, Strategy, StrategyPlan,
+        joined_bytes, span_bytes,
     },
     ranges::BUFFERS,
     recall::pack_next,
@@ -336,7 +336,8 @@ impl Probed<'_> {
         let row_bytes = (info.dimensions * size_of::<T>()) as u64;
         let entry_bytes = info.entry_bytes() as u64;
         let list_bytes_max = Part::chunk_bytes_max(index, false);
-        let code_list_bytes = info.shape_of_codes().map_or(0, |shape| shape.list_bytes(info.list_vectors_max));
+        let code_list_bytes =
+            info.shape_of_codes().map_or(0, |shape| shape.list_bytes(info.list_vectors_max));
         let read_bytes_max = Part::chunk_bytes_max(index, info.copies.is_some());
         let own_vectors = info.vectors as f64 / info.lists as f64;
         let copies = info.copies.as_ref().map(|copies| {
@@ -353,7 +354,8 @@ impl Probed<'_> {
         });
         let code_thread_bytes = shape.map_or(0, |shape| {
             let k = self.search.needed(self.vectors.info().vectors);
-            CodeScratch::bytes(&shape, k, info.list_vectors_max) + single_probes * size_of::<ProbedList>() as u64
+            CodeScratch::bytes(&shape, k, info.list_vectors_max)
+                + single_probes * size_of::<ProbedList>() as u64
         });
         let codes = shape.zip(info.codes.as_ref()).map(|(shape, codes)| CodesInPlan {
             file_bytes: codes.bytes,
@@ -395,7 +397,8 @@ impl Probed<'_> {
                 codes: lists.codes_are_in_memory(),
             }),
             single_thread_bytes: finder
-                + inshore_store::taken_bytes(DEPTH * joined_bytes(read_bytes_max.max(code_list_bytes))) as u64
+                + inshore_store::taken_bytes(DEPTH * joined_bytes(read_bytes_max.max(code_list_bytes)))
+                    as u64
                 + code_thread_bytes
                 + pending(self.layer_probes(Strategy::Single))
                 + (4 << 10),
@@ -665,10 +668,7 @@ impl<T: Clustered> Round<'_, T> {
     }
 
     /// Returns each part of the index with the lists that a query probes in this part.
-    pub(super) fn lists_of_parts<'l>(
-        &self,
-        near: &Near<'l>,
-    ) -> impl Iterator<Item = (&Part, &'l [u32])> {
+    pub(super) fn lists_of_parts<'l>(&self, near: &Near<'l>) -> impl Iterator<Item = (&Part, &'l [u32])> {
         let Near { lists, in_first, .. } = *near;
         self.parts.iter().enumerate().map(move |(number, part)| match number {
             0 => (part, &lists[..in_first]),

@@ -411,9 +411,8 @@ fn lists_of_vectors<T: Clustered>(
     let lists = index.info().lists;
     job.start_phase("finding lists of neighbours", "lists", lists);
     let block_bytes = part.file.block_bytes();
-    let buffer_bytes = (part.chunk_bytes() as usize + 2 * block_bytes)
-        .max(BLOCK_BYTES)
-        .next_multiple_of(block_bytes);
+    let buffer_bytes =
+        (part.chunk_bytes() as usize + 2 * block_bytes).max(BLOCK_BYTES).next_multiple_of(block_bytes);
     let usable = (buffer_bytes - 2 * block_bytes) as u64;
     let lists: Vec<u32> = (0..lists as u32).collect();
     let pieces = part.pieces(&lists, usable, 0);

@@ -4,8 +4,9 @@ use std::{collections::HashSet, sync::Arc};
 
 use inshore_store::{Budget, Cancel, Store};
 use inshore_vectors::{
-    Approximate, Dedup, Element, Index, Metric, RowSet, Search, SearchIndex, Searcher, SearcherOptions, Strategy,
-    VectorFile, VectorIndex, Vectors, build_index, compact_vectors, describe, measure_recall, search_index,
+    Approximate, Dedup, Element, Index, Metric, RowSet, Search, SearchIndex, Searcher, SearcherOptions,
+    Strategy, VectorFile, VectorIndex, Vectors, build_index, compact_vectors, describe, measure_recall,
+    search_index,
 };
 
 use crate::{

@@ -99,8 +99,12 @@ fn an_index_whose_lists_are_all_probed_answers_as_the_exact_search() {
         let setup = Setup::new();
         setup.import("v", &clustered(element, 17, 3000, 1001));
         let queries = setup.file("q", &clustered(element, 17, 41, 1002));
-        let built =
-            build(&setup, "v", &Index { metric, lists: Some(60), seed: 1, copies: None, codes: None }, (64 << 20, 2));
+        let built = build(
+            &setup,
+            "v",
+            &Index { metric, lists: Some(60), seed: 1, copies: None, codes: None },
+            (64 << 20, 2),
+        );
         assert_eq!((built.info.vectors, built.info.metric), (3000, metric));
         let radius = match metric {
             Metric::L2 => 90.0,

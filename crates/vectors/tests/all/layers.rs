@@ -90,7 +90,12 @@ fn layers_whose_lists_are_all_probed_answer_as_the_exact_search() {
             "{seen:?}"
         );
         // The new index covers all rows, and the layers of the old index are removed.
-        build(&setup, "v", &Index { metric, lists: Some(40), seed: 1, copies: None, codes: None }, (64 << 20, 2));
+        build(
+            &setup,
+            "v",
+            &Index { metric, lists: Some(40), seed: 1, copies: None, codes: None },
+            (64 << 20, 2),
+        );
         assert_eq!((layers(&setup), setup.store.list().unwrap().len()), ((0, 0), 2));
     }
 }

@@ -109,7 +109,12 @@ fn an_index_whose_lists_are_all_probed_answers_the_nearest_selected_vectors() {
         let setup = Setup::new();
         setup.import("v", &clustered(element, 17, 3000, 1001));
         let queries = setup.file("q", &clustered(element, 17, 41, 1002));
-        build(&setup, "v", &Index { metric, lists: Some(60), seed: 1, copies: None, codes: None }, (64 << 20, 2));
+        build(
+            &setup,
+            "v",
+            &Index { metric, lists: Some(60), seed: 1, copies: None, codes: None },
+            (64 << 20, 2),
+        );
         for selection in [share(3000, 0.4, 1), share(3000, 0.004, 2), select(3000, |_| false)] {
             let options = Search { metric, selection: Some(selection), ..Search::default() };
             let (exact, _) = setup.search("v", &queries, &options, (16 << 20, 2));

@@ -20,8 +20,8 @@ use crate::{
         compare::Packed,
         dataset::{CopyFiles, IndexFiles, VectorIndex},
         info::{
-            CENTROIDS, COPIES, COPY_FIRSTS, CodedLists, CopiedLists, FIRSTS, GROUPS, IndexInfo, KIND, LISTS, SPANS,
-            id_bytes, index_name,
+            CENTROIDS, COPIES, COPY_FIRSTS, CodedLists, CopiedLists, FIRSTS, GROUPS, IndexInfo, KIND, LISTS,
+            SPANS, id_bytes, index_name,
         },
         parts::Part,
         recall::measure,
@@ -51,8 +51,7 @@ impl<T: Clustered> Build<'_, T> {
             let place = (shape, self.options.metric, self.options.seed);
             let sizes = (CHECK_BYTES, LIST_BUFFER_BYTES, SMALL_BUFFER_BYTES);
             let (groups, most) = (&centroids.upper, self.plan.list_vectors_max);
-            files.codes =
-                Some(CodeWriter::begin((job.budget(), &mut builder), place, groups, most, sizes)?);
+            files.codes = Some(CodeWriter::begin((job.budget(), &mut builder), place, groups, most, sizes)?);
         }
         job.start_phase("writing lists", "vectors", info.vectors);
         let written = self.write_lists(&mut sorted, &centroids, &mut files, &mut lists_of)?;

@@ -139,11 +139,9 @@ impl<'a> Encoder<'a> {
                 rescale: (-2.0 * scale) as f32,
                 error: (2.0 * deviation) as f32,
             },
-            _ => Factors {
-                add: (of_centroid - along) as f32,
-                rescale: -scale as f32,
-                error: deviation as f32,
-            },
+            _ => {
+                Factors { add: (of_centroid - along) as f32, rescale: -scale as f32, error: deviation as f32 }
+            }
         }
     }
 

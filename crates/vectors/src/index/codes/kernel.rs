@@ -89,7 +89,11 @@ fn product(bits: u32, planes: &[i8], code: &[u8]) -> i32 {
         .map(|(bytes, planes)| {
             let of_place = |(place, plane): (usize, &[i8])| -> i32 {
                 let shift = place as u32 * bits;
-                bytes.iter().zip(plane).map(|(&byte, &q)| i32::from(byte >> shift & mask) * i32::from(q)).sum()
+                bytes
+                    .iter()
+                    .zip(plane)
+                    .map(|(&byte, &q)| i32::from(byte >> shift & mask) * i32::from(q))
+                    .sum()
             };
             planes.chunks_exact(STEP).enumerate().map(of_place).sum::<i32>()
         })
@@ -157,10 +161,7 @@ mod x86 {
             let bytes = std::array::from_fn(|code| {
                 // SAFETY: the selected units lie within the code.
                 unsafe {
-                    _mm256_maskload_epi64(
-                        codes.as_ptr().add(code * code_bytes + whole * STEP).cast(),
-                        mask,
-                    )
+                    _mm256_maskload_epi64(codes.as_ptr().add(code * code_bytes + whole * STEP).cast(), mask)
                 }
             });
             // SAFETY: the planes are padded to whole steps.
@@ -193,9 +194,8 @@ mod x86 {
         let (mut words, mut rest) = ([_mm256_setzero_si256(); N], bytes);
         for place in 0..per_byte {
             // SAFETY: the elements of the step lie within the planes.
-            let q = unsafe {
-                _mm256_loadu_si256(planes.as_ptr().add((step * per_byte + place) * STEP).cast())
-            };
+            let q =
+                unsafe { _mm256_loadu_si256(planes.as_ptr().add((step * per_byte + place) * STEP).cast()) };
             for code in 0..N {
                 // The shift moves bits between the two bytes of a word. The mask removes these bits.
                 let values = _mm256_and_si256(rest[code], mask);
@@ -224,8 +224,9 @@ mod tests {
                 let count = 7;
                 let values: Vec<u8> =
                     (0..count * dimensions).map(|place| random(place, most) as u8).collect();
-                let elements: Vec<i8> =
-                    (0..dimensions).map(|place| (random(place + 1_000_000, 255) as i32 - 127) as i8).collect();
+                let elements: Vec<i8> = (0..dimensions)
+                    .map(|place| (random(place + 1_000_000, 255) as i32 - 127) as i8)
+                    .collect();
                 // The largest products are in the last code.
                 let mut extreme = vec![(most - 1) as u8; dimensions];
                 extreme[0] = 0;

@@ -7,7 +7,7 @@ use std::sync::{
 
 use inshore_store::{Buffer, Job};
 
-use super::{CodeScratch, CodeSearch, Codes, ProbedList, Shape};
+use super::{CodeScratch, CodeSearch, Codes, ProbedList, shape::Shape};
 use crate::{
     Result,
     heaps::Tops,
@@ -110,7 +110,8 @@ pub(in crate::index) fn measure_codes<T: Clustered>(
                     &mut finder,
                 )?;
                 let [near] = near;
-                let of_entry = |entry: crate::topk::Entry| ProbedList { list: entry.id as u32, key: entry.key };
+                let of_entry =
+                    |entry: crate::topk::Entry| ProbedList { list: entry.id as u32, key: entry.key };
                 let mut probed: Vec<ProbedList> = near.into_sorted().into_iter().map(of_entry).collect();
                 let top = [TopK::new(k, f64::INFINITY)];
                 let heaps = &Tops { first: query, tops: &top };

@@ -3,9 +3,10 @@
 use std::ops::Range;
 
 use super::{
-    FACTOR_BYTES, Frame, HEAD_BYTES, Shape,
+    Frame,
     encode::{Factors, point_of, rotate},
     kernel::{planes, products},
+    shape::{FACTOR_BYTES, HEAD_BYTES, Shape},
 };
 use crate::{Metric, index::Clustered, tiles::Instructions};
 
@@ -53,7 +54,8 @@ impl CodeQuery {
         let most = rotated.iter().fold(0.0f32, |most, x| most.max(x.abs()));
         let step = if most > 0.0 { most / LARGEST } else { 1.0 };
         let elements: Vec<i8> = rotated.iter().map(|x| (x / step).round() as i8).collect();
-        let errors = rotated.iter().zip(&elements).map(|(&x, &q)| f64::from(x) - f64::from(step) * f64::from(q));
+        let errors =
+            rotated.iter().zip(&elements).map(|(&x, &q)| f64::from(x) - f64::from(step) * f64::from(q));
         let error = errors.map(|error| error * error).sum::<f64>().sqrt();
         let sum: i32 = elements.iter().map(|&q| i32::from(q)).sum();
         CodeQuery {
@@ -122,14 +124,16 @@ impl<'a> CodeList<'a> {
 
     fn factors(&self, place: usize) -> Factors {
         let start = HEAD_BYTES as usize + self.count * self.code_bytes + place * FACTOR_BYTES;
-        let bytes: &[u8; FACTOR_BYTES] = self.bytes[start..start + FACTOR_BYTES].try_into().expect("12 bytes");
+        let bytes: &[u8; FACTOR_BYTES] =
+            self.bytes[start..start + FACTOR_BYTES].try_into().expect("12 bytes");
         let number = |at: usize| f32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         Factors { add: number(0), rescale: number(4), error: number(8) }
     }
 
     /// Returns the row number of the vector at position `place` of the list.
     pub fn row(&self, place: usize) -> u64 {
-        let start = HEAD_BYTES as usize + self.count * (self.code_bytes + FACTOR_BYTES) + place * self.id_bytes;
+        let start =
+            HEAD_BYTES as usize + self.count * (self.code_bytes + FACTOR_BYTES) + place * self.id_bytes;
         let mut bytes = [0; 8];
         bytes[..self.id_bytes].copy_from_slice(&self.bytes[start..start + self.id_bytes]);
         u64::from_le_bytes(bytes)
@@ -181,7 +185,8 @@ mod tests {
             let coded = CodeQuery::new(&frame, &query);
             let of = |instructions| {
                 let mut found = Vec::new();
-                let each = |place: usize, estimate, error| found.push((key(&vectors[place]), estimate, error));
+                let each =
+                    |place: usize, estimate, error| found.push((key(&vectors[place]), estimate, error));
                 coded.estimate(instructions, &list, key(&centroid), &mut Vec::new(), each);
                 found
             };
@@ -204,7 +209,8 @@ mod tests {
                     let square = all.iter().map(|(key, estimate, _)| (estimate - key).powi(2)).sum::<f64>();
                     let deviation = (square / count).sqrt();
                     let width = all.iter().map(|(.., error)| error).sum::<f64>() / count;
-                    let is_within = |&&(key, estimate, error): &&(f64, f64, f64)| (estimate - key).abs() <= error;
+                    let is_within =
+                        |&&(key, estimate, error): &&(f64, f64, f64)| (estimate - key).abs() <= error;
                     let share = all.iter().filter(is_within).count() as f64 / count;
                     let what = format!("{metric:?}, {dimensions} dimensions, {bits} bits");
                     assert!(bias.abs() < 0.2 * deviation, "{what}: bias {bias}, deviation {deviation}");

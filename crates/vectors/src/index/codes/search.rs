@@ -14,8 +14,9 @@ use std::{collections::BinaryHeap, ops::Range, sync::atomic::Ordering};
 use inshore_store::{Buffer, Job, PendingRead, Reservation};
 
 use super::{
-    Codes, Shape,
+    Codes,
     query::{CodeList, CodeQuery},
+    shape::Shape,
 };
 use crate::{
     Error, Result,
@@ -79,7 +80,8 @@ impl CodeScratch {
     /// # Errors
     /// Returns [`Error::Store`] if the budget has too little free memory.
     pub fn new(job: &Job, shape: &Shape, k: u64, vectors: u64) -> Result<CodeScratch> {
-        let reservation = job.budget().reserve(CodeScratch::bytes(shape, k, vectors), "candidates of a query")?;
+        let reservation =
+            job.budget().reserve(CodeScratch::bytes(shape, k, vectors), "candidates of a query")?;
         Ok(CodeScratch {
             products: Vec::new(),
             candidates: Vec::new(),
@@ -294,7 +296,11 @@ impl<T: Clustered, H: Heaps> CodeSearch<'_, T, H> {
     ) -> Result<()> {
         let CodeScratch { candidates, uppers, .. } = scratch;
         let bound = || self.heaps.bound(query as usize);
-        let upper = if uppers.len() == self.k { uppers.peek().map_or(f64::INFINITY, |entry| entry.key) } else { f64::INFINITY };
+        let upper = if uppers.len() == self.k {
+            uppers.peek().map_or(f64::INFINITY, |entry| entry.key)
+        } else {
+            f64::INFINITY
+        };
         drop_far(candidates, bound().min(upper), most_candidates(self.k));
         let first = self.k.min(candidates.len());
         if first < candidates.len() {
