@@ -8,7 +8,7 @@ use zerocopy::{
 };
 
 use super::{
-    codes::{CODE_BITS, Shape},
+    codes::shape::{CODE_BITS, Shape},
     table::{MeasuredOn, RecallPoint, RecallTable},
 };
 use crate::{Element, Error, Metric, Result};

@@ -77,7 +77,7 @@ pub use self::{
         BuildPlan, Built, COPIES_MAX, Index, build_index, plan_index, resume_index, shard_lists_bytes,
         write_shard_lists,
     },
-    codes::CODE_BITS,
+    codes::shape::CODE_BITS,
     dataset::VectorIndex,
     info::{CodedLists, CopiedLists, IndexInfo, index_name},
     plan::{Strategy, StrategyPlan},

@@ -15,7 +15,10 @@ use crate::{
     heaps::Nearest,
     index::{
         Clustered,
-        codes::{CODE_BITS, CodeWriter, Shape, measure_bytes},
+        codes::{
+            CodeWriter, measure_bytes,
+            shape::{CODE_BITS, Shape},
+        },
         compare::{Comparer, Packed},
         info::{METRICS, id_bytes},
         kmeans, no_index_of,

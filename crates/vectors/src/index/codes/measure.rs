@@ -7,7 +7,7 @@ use std::sync::{
 
 use inshore_store::{Buffer, Job};
 
-use super::{CodeScratch, CodeSearch, Codes, ProbedList, Shape};
+use super::{CodeScratch, CodeSearch, Codes, ProbedList, shape::Shape};
 use crate::{
     Result,
     heaps::Tops,

@@ -3,9 +3,10 @@
 use std::ops::Range;
 
 use super::{
-    FACTOR_BYTES, Frame, HEAD_BYTES, Shape,
+    Frame,
     encode::{Factors, point_of, rotate},
     kernel::{planes, products},
+    shape::{FACTOR_BYTES, HEAD_BYTES, Shape},
 };
 use crate::{Metric, index::Clustered, tiles::Instructions};
 
@@ -182,7 +183,7 @@ mod tests {
             let norm = <f32 as Measured>::norm(&query);
             let key = |row: &[f32]| f32::keys(metric, [&*query; AT_ONCE], [row; AT_ONCE], [norm; AT_ONCE])[0];
             let coded = CodeQuery::new(&frame, &query);
-            let mut of = |instructions| {
+            let of = |instructions| {
                 let mut found = Vec::new();
                 let each =
                     |place: usize, estimate, error| found.push((key(&vectors[place]), estimate, error));

@@ -4,8 +4,8 @@
 //! a power of two of dimensions. If the number of dimensions is not a power of two, the transforms of the rounds
 //! alternate between the first and the last dimensions, and each round ends with a butterfly between the two halves.
 //!
-//! All steps but the last are additions, subtractions and changes of signs in `f32`, in a fixed order. The last step
-//! multiplies by a power of two. The result is therefore the same on every processor.
+//! All steps are additions, subtractions and multiplications of `f32`, in a fixed order. The result is therefore the
+//! same on every processor.
 
 use crate::random::mixed;
 
@@ -46,23 +46,25 @@ impl Rotation {
         let padded = self.padded;
         assert_eq!(vector.len(), padded, "the dimensions are padded");
         let power = 1 << padded.ilog2();
+        // A transform multiplies the length of its part by the root of the number of dimensions.
+        let scale = 1.0 / (power as f32).sqrt();
         for (round, signs) in self.signs.chunks_exact(padded).enumerate() {
             vector.iter_mut().zip(signs).for_each(|(x, sign)| *x *= sign);
-            if power == padded {
-                transform(vector);
-                continue;
+            let part = match round % 2 {
+                0 => &mut vector[..power],
+                _ => &mut vector[padded - power..],
+            };
+            transform(part);
+            part.iter_mut().for_each(|x| *x *= scale);
+            if power < padded {
+                let (firsts, lasts) = vector.split_at_mut(padded / 2);
+                butterfly(firsts, lasts);
             }
-            match round % 2 {
-                0 => transform(&mut vector[..power]),
-                _ => transform(&mut vector[padded - power..]),
-            }
-            let (firsts, lasts) = vector.split_at_mut(padded / 2);
-            butterfly(firsts, lasts);
         }
-        // A transform of n dimensions multiplies lengths by the root of n, and a butterfly by the root of 2.
-        let halves = if power == padded { 1.0 } else { 0.25 };
-        let scale = halves / (power as f32 * power as f32);
-        vector.iter_mut().for_each(|x| *x *= scale);
+        if power < padded {
+            // Each of the four butterflies has multiplied the length by the root of 2.
+            vector.iter_mut().for_each(|x| *x *= 0.25);
+        }
     }
 }
 

@@ -14,8 +14,9 @@ use std::{collections::BinaryHeap, ops::Range, sync::atomic::Ordering};
 use inshore_store::{Buffer, Job, PendingRead, Reservation};
 
 use super::{
-    Codes, Shape,
+    Codes,
     query::{CodeList, CodeQuery},
+    shape::Shape,
 };
 use crate::{
     Error, Result,

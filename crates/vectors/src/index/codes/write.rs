@@ -3,8 +3,9 @@
 use inshore_store::{Budget, DatasetBuilder, FileWriter, Reservation};
 
 use super::{
-    Frame, Shape,
+    Frame,
     encode::{Encoder, Factors, center_of},
+    shape::Shape,
 };
 use crate::{
     Metric, Result,
