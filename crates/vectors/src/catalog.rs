@@ -219,7 +219,10 @@ impl Description {
 
     fn write_sizes(&self, sizes: &ListSizes, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let ListSizes { planned, largest, oversized } = sizes;
-        write!(out, "    list sizes     {planned} vectors planned, {largest} in the largest with its layers")?;
+        write!(
+            out,
+            "    list sizes     {planned} vectors planned, {largest} in the largest with its layers"
+        )?;
         if *oversized > 0 {
             write!(out, ", {oversized} lists with more than twice the plan")?;
             if self.layers > 0 {
