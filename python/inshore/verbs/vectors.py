@@ -1193,7 +1193,7 @@ class StoredVectors(Target):
         dict
             ``name``, ``vectors``, ``removed``, ``dimensions``, ``element``, ``bytes`` and ``index``.
             ``vectors`` does not count removed vectors, and ``removed`` counts those whose space was not
-            freed. ``index`` is None, or a dict with the result of `index_vectors` without the plan. If there
+            freed. ``index`` is None, or a dict with the result of `index_vectors` without the plan. If the
             index has lists, ``list_sizes`` has the ``planned`` number of vectors of a list, the number in
             the ``largest`` list, and how many are ``oversized``, with more than twice the plan. If an
             index cannot be used, ``index_error`` has the reason.
