@@ -482,8 +482,7 @@ class StoredVectors(Target):
         -------
         dict
             ``freed`` is the number of rows that were freed. ``lists`` is the number of lists in the rewritten
-            index, and ``split`` the number of lists that were split. Both are None if no lists were
-            rewritten.
+            index, and ``split`` the number of lists that were split. Both are None without rewritten lists.
             ``vectors``, ``next_id`` and ``bytes`` describe the dataset.
 
         Raises
@@ -1204,10 +1203,10 @@ class StoredVectors(Target):
         dict
             ``name``, ``vectors``, ``removed``, ``dimensions``, ``element``, ``bytes`` and ``index``.
             ``vectors`` does not count removed vectors, and ``removed`` counts those whose space was not
-            freed. ``index`` is None, or a dict with the result of `index_vectors` without the plan. If there
-            is an index of lists, ``list_sizes`` has the ``planned`` number of vectors of a list, the number
-            in the ``largest`` list, and how many lists are ``oversized``, with more than twice the plan. If
-            an index cannot be used, ``index_error`` has the reason.
+            freed. ``index`` is None, or a dict with the result of `index_vectors` without the plan. If the
+            index has lists, ``list_sizes`` has the ``planned`` number of vectors of a list, the number in
+            the ``largest`` list, and how many are ``oversized``, with more than twice the plan. If an
+            index cannot be used, ``index_error`` has the reason.
 
         Raises
         ------
