@@ -5,7 +5,8 @@ use inshore_store::{Store, format_bytes};
 use serde::{Serialize, Serializer};
 
 use crate::{
-    Error, Family, IndexInfo, LshInfo, MeasuredOn, RecallTable, Result, SearchIndex, Vectors, VectorsInfo,
+    Error, Family, IndexInfo, LshInfo, MeasuredOn, RecallTable, Result, SearchIndex, SpreadIndexInfo,
+    Vectors, VectorsInfo,
     dataset::KIND,
     index::{INDEX_KIND, index_name, layer_names},
     lsh::LSH_KIND,
@@ -187,6 +188,17 @@ fn write_index(index: &IndexInfo, out: &mut std::fmt::Formatter<'_>) -> std::fmt
         write_points("lists probed", &copies.recall, out)?;
     }
     Ok(())
+}
+
+impl std::fmt::Display for SpreadIndexInfo {
+    /// Writes the properties as the text lines of an index, without the line of its name.
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let SpreadIndexInfo { metric, lists, groups, sample, recall, .. } = self;
+        writeln!(out, "    metric         {}", metric.name())?;
+        writeln!(out, "    lists          {lists} in {groups} groups, trained on {sample} vectors")?;
+        write_measured(recall, out)?;
+        write_points("lists probed", recall, out)
+    }
 }
 
 fn write_tables(tables: &LshInfo, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     VectorsOnNodes,
+    datasets::remove_parts,
     lists::{IndexOnNodes, dataset_on_nodes, index_names, lists_request},
     query::{exact_request, request_bytes},
 };
@@ -97,24 +98,13 @@ pub(crate) fn index_on_nodes(
     memory.resize(sample.held_ids.len() as u64 * (row_bytes + 8))?;
     // All nodes must answer before the old index is removed.
     on.nodes.status().into_iter().try_for_each(|node| node.status.map(drop))?;
-    remove_index(on, &vectors.info.name)?;
+    remove_parts(on, &index_names(&vectors.info.name))?;
     let built = Build { on, job, vectors: &vectors }.run(index, &sample);
     if built.is_err() {
         // An error of the removal is ignored, since the error of the build is more useful to the user.
-        let _ = remove_index(on, &vectors.info.name);
+        let _ = remove_parts(on, &index_names(&vectors.info.name));
     }
     built
-}
-
-/// Removes the datasets of an index. The dataset with the description of the index is removed first.
-pub(super) fn remove_index(on: &OnNodes, vectors: &str) -> Result<()> {
-    for name in index_names(vectors) {
-        match on.nodes.remove(&name) {
-            Ok(_) | Err(NodesError::NotFound { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
 }
 
 /// The vectors of a sample. Held-out vectors are those on which recall is measured.
