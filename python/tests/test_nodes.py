@@ -210,6 +210,9 @@ def test_vectors_on_nodes_have_the_neighbours_of_a_store(tmp_path: Path, nodes: 
         there.nearest("unknown", points[:3], memory=BUDGET).table()
     described = nodes.describe_vectors("points")
     assert (described["vectors"], described["copies"], described["index"]) == (20_000, 2, index)
+    table = there.measure_recall("points", points[:40], k=5, memory=BUDGET)
+    assert (table["queries"], table["k"], table["measured_on"]) == (40, 5, "queries")
+    described["index"]["recall"] = table
     assert nodes.list_vectors() == [described]
     nodes.remove_vectors("points", index=True)
     assert nodes.describe_vectors("points")["index"] is None

@@ -573,14 +573,18 @@ fn vectors_on_nodes_are_searched_as_here_and_each_node_tells_its_work() {
     let said = folder.run(&format!("nearest info points --node {named} --json")).ok();
     assert!(said.stdout.contains("\"stored_on\""), "{said:?}");
 
+    let said = folder.run(&format!("nearest recall points queries.fbin -k 5 --node {named}")).ok();
+    assert!(said.stdout.starts_with("recall at 5 of 60 queries: "), "{said:?}");
+
     for (command, why) in [
         (
             "nearest query points queries.fbin --where a=1",
             "--where does not work with --node: vectors on nodes have no columns",
         ),
         ("nearest index points --copies 2", "--copies does not work with --node: lists of vectors on nodes"),
-        ("nearest recall points queries.fbin", "this command does not run on nodes: "),
-        ("nearest add points queries.fbin", "nearest import, index, query, ls, info and rm"),
+        ("nearest recall points queries.fbin --lines", "--lines does not work with --node: "),
+        ("nearest compact points", "this command does not run on nodes: "),
+        ("nearest add points queries.fbin", "nearest import, index, query, recall, ls, info and rm"),
     ] {
         let said = folder.run(&format!("{command} --node {named}")).exits(2);
         assert!(said.stderr.contains(why), "{}", said.stderr);

@@ -258,6 +258,64 @@ class SpreadVectors(DescribedVectors):
         with _native.Job.plain(memory, threads) as job:
             return self._run(job, "nearest index", fields, [], title=f"index of {name!r}")
 
+    def measure_recall(
+        self,
+        name: str,
+        queries: Vectors,
+        *,
+        sample: int = 200,
+        k: int = 10,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> dict[str, Any]:
+        """Measure the recall of an index on queries, and replace the index's table of recall on all nodes.
+
+        `nearest` uses the table to choose the number of lists for its parameter ``recall``.
+
+        Parameters
+        ----------
+        name : str
+            The vectors; see `import_vectors`.
+        queries : path or numpy.ndarray
+            The queries, in any form that `import_vectors` takes.
+        sample : int, default 200
+            The number of queries that are used. They are taken at equal distances from all queries.
+        k : int, default 10
+            The number of neighbours of each query.
+        memory, threads
+            The budget; see `Graph`.
+
+        Returns
+        -------
+        dict
+            The table of recall, as of `Store.measure_recall`.
+
+        Raises
+        ------
+        NotFoundError
+            If no node has vectors of that name.
+        InputError, FileError, NodeError, BudgetError
+            See `inshore.errors`. The index keeps its earlier table then.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> points = np.random.default_rng(1).normal(size=(2000, 8)).astype(np.float32)
+        >>> with inshore.serve(store) as agent:
+        ...     nodes = inshore.connect(agent.address, store=store)
+        ...     _ = nodes.import_vectors(points, name="spread", memory="32MiB")
+        ...     _ = nodes.index_vectors("spread", lists=20, memory="32MiB")
+        ...     table = nodes.measure_recall("spread", points[:50], memory="32MiB")
+        ...     nodes.remove_vectors("spread")
+        >>> table["queries"], table["measured_on"]
+        (50, 'queries')
+        """
+        fields = {"dataset": name, "sample": sample, "k": k}
+        is_path = not hasattr(queries, "__array_interface__")
+        with _native.Job.plain(memory, threads) if is_path else self._store().job(memory, threads) as job:
+            title = f"recall of the index of {name!r}"
+            return self._run(job, "nearest recall", fields, [_file(queries, job)], title=title)
+
     def nearest(
         self,
         name: str,

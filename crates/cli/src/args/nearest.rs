@@ -332,7 +332,8 @@ pub struct HashTableOptions {
 #[command(after_help = "\
 Examples:
   inshore nearest recall sift queries.fvecs
-  inshore nearest recall texts queries.npy --sample 1000 -k 100")]
+  inshore nearest recall texts queries.npy --sample 1000 -k 100
+  inshore nearest recall sift queries.fvecs --node a.lan,b.lan")]
 pub struct NearestRecall {
     /// Name of the vectors
     #[arg(value_name = "NAME")]

@@ -13,7 +13,8 @@ use serde_json::Value;
 
 use super::{
     LISTS_KIND, VectorsOnNodes,
-    lists::{IndexFiles, index_names},
+    lists::IndexFiles,
+    parts::{TableKind, index_names, index_parts, remove_parts, table_names},
 };
 use crate::{
     error::{Error, Result},
@@ -126,14 +127,14 @@ pub(crate) fn remove_on_nodes(on: &OnNodes, name: &str) -> Result<usize> {
     }
     check_kind(&catalog, name, &LayoutKind::Vectors)?;
     check_index_kinds(&catalog, name)?;
-    let index = remove_parts(on, &index_names(name));
+    let index = remove_parts(on, &index_parts(name));
     let vectors = remove_parts(on, &[name.to_string()])?;
     index?;
     vectors.ok_or_else(|| NodesError::NotFound { name: format!("store:{name}") }.into())
 }
 
-/// Removes the index of vectors from all nodes, even if the index cannot be used or the vectors no longer exist. Returns
-/// the number of nodes from which it was removed.
+/// Removes the index of vectors from all nodes, even if the index cannot be used or the vectors no longer exist.
+/// Returns the number of nodes from which it was removed.
 ///
 /// # Errors
 /// - Returns [`VectorError::NoIndex`] if the vectors have no index.
@@ -143,7 +144,7 @@ pub(crate) fn remove_on_nodes(on: &OnNodes, name: &str) -> Result<usize> {
 pub(crate) fn remove_index_on_nodes(on: &OnNodes, name: &str) -> Result<usize> {
     let catalog = on.nodes.catalog()?;
     check_index_kinds(&catalog, name)?;
-    if let Some(nodes) = remove_parts(on, &index_names(name))? {
+    if let Some(nodes) = remove_parts(on, &index_parts(name))? {
         return Ok(nodes);
     }
     catalog.named(name)?;
@@ -156,25 +157,12 @@ pub(crate) fn remove_index_on_nodes(on: &OnNodes, name: &str) -> Result<usize> {
     }
 }
 
-/// Removes datasets from all nodes, also if the removal of one of them fails. Returns the largest number of nodes from
-/// which a dataset was removed, or `None` if no node stores any of them. Returns the first error.
-pub(super) fn remove_parts(on: &OnNodes, names: &[String]) -> Result<Option<usize>> {
-    let (mut removed, mut failed) = (None, None);
-    for name in names {
-        match on.nodes.remove(name) {
-            Ok(nodes) => removed = removed.max(Some(nodes)),
-            Err(NodesError::NotFound { .. }) => {}
-            Err(error) => _ = failed.get_or_insert(error),
-        }
-    }
-    failed.map_or(Ok(removed), |error| Err(error.into()))
-}
-
 /// Refuses datasets that have the names of the datasets of an index, but are of another kind.
 fn check_index_kinds(catalog: &Catalog, name: &str) -> Result<()> {
     let [index, lists, centroids] = index_names(name);
     check_kind(catalog, &index, &SpreadIndexKind::VectorIndex)?;
     check_kind(catalog, &lists, &LISTS_KIND)?;
+    table_names(name).iter().try_for_each(|name| check_kind(catalog, name, &TableKind::VectorRecall))?;
     check_kind(catalog, &centroids, &SpreadIndexKind::VectorIndex)
 }
 

@@ -14,12 +14,10 @@ use serde::{Deserialize, Serialize};
 use super::{
     VectorsOnNodes,
     merge::{Expected, Request},
+    parts::{dataset_in, id_of, index_names, latest_table},
     query::{ProbedLists, SearchedOnNodes, queries_at_once, request_bytes},
 };
-use crate::{
-    error::{Error, Result},
-    target::OnNodes,
-};
+use crate::error::{Error, Result};
 
 pub(super) const KIND: &str = "nearest lists";
 /// The largest size of the centroids and counts of an index, in bytes. The client refuses a larger index.
@@ -50,41 +48,17 @@ pub(super) struct Arguments {
 #[derive(Debug)]
 pub(crate) struct IndexOnNodes {
     pub index: SpreadIndex,
+    /// The id of the dataset of centroids, as text. It is empty until the dataset is written.
+    pub index_id: String,
     /// The dataset of lists. Each of its pieces belongs to one piece of the vectors.
     pub lists: DistributedFile,
     pub _memory: Reservation,
 }
 
-/// Returns the names of the three datasets of the index of the vectors `vectors`. The first dataset contains the
-/// centroids, and the second contains the lists. The third contains the centroids that nodes read while they write the
-/// lists.
-pub(super) fn index_names(vectors: &str) -> [String; 3] {
-    ["index", "index.lists", "index.centroids"].map(|end| format!("{vectors}.{end}"))
-}
-
-/// Returns the spread dataset `name`. Returns `None` if no node stores a dataset of this name.
-pub(super) fn dataset_on_nodes(on: &OnNodes, name: &str) -> Result<Option<DistributedFile>> {
-    dataset_in(&on.nodes.catalog()?, name)
-}
-
-/// Returns the spread dataset `name` of a catalog. Returns `None` if no node stores a dataset of this name.
-pub(super) fn dataset_in(catalog: &Catalog, name: &str) -> Result<Option<DistributedFile>> {
-    match catalog.named(name) {
-        Ok(found) => Ok(found.into_iter().next()),
-        // Other errors are returned, since a node that did not answer may store the dataset.
-        Err(NodesError::NotFound { name: shown }) if shown == format!("store:{name}") => Ok(None),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Returns the id of a dataset as text.
-pub(super) fn id_of(file: &DistributedFile) -> String {
-    file.id.map_or(String::new(), |id| id.to_string())
-}
-
 /// The description of an index on nodes, and its datasets.
 #[derive(Debug)]
 pub(super) struct IndexFiles {
+    /// The description, with the table of recall that was measured last.
     pub info: SpreadIndexInfo,
     /// The dataset of centroids and counts.
     pub centroids: DistributedFile,
@@ -103,7 +77,7 @@ impl IndexFiles {
         let [name, lists_name, _] = index_names(&vectors.info.name);
         let Some(file) = dataset_in(catalog, &name)? else { return Ok(None) };
         let unfit = |what: String| NodesError::Unfit { name: file.title.clone(), what };
-        let info: SpreadIndexInfo = serde_json::from_value(file.description.clone().unwrap_or_default())
+        let mut info: SpreadIndexInfo = serde_json::from_value(file.description.clone().unwrap_or_default())
             .map_err(|error| unfit(format!("its description is not one of an index: {error}")))?;
         info.check(&name, file.bytes())?;
         let rebuild = format!("`inshore nearest index {} --node` builds it again", vectors.info.name);
@@ -115,6 +89,9 @@ impl IndexFiles {
         };
         if info.lists_id != id_of(&lists) || !are_lists_of(vectors, &lists, info.lists) {
             return Err(unfit(format!("store:{lists_name} has the lists of another index: {rebuild}")).into());
+        }
+        if let Some(latest) = latest_table(catalog, &vectors.info.name, &id_of(&file))? {
+            info.recall = latest.recall;
         }
         Ok(Some(IndexFiles { info, centroids: file, lists }))
     }
@@ -143,7 +120,7 @@ impl IndexOnNodes {
         let bytes = read_from_nodes(&on.nodes, job, &file, 0..file.bytes(), &run)?;
         let index = SpreadIndex::of_bytes(&file.dataset, info, &bytes)?;
         memory.resize(file.bytes())?;
-        Ok(Some(IndexOnNodes { index, lists, _memory: memory }))
+        Ok(Some(IndexOnNodes { index, index_id: id_of(&file), lists, _memory: memory }))
     }
 }
 

@@ -28,7 +28,9 @@ mod list_node;
 mod lists;
 mod merge;
 mod node;
+mod parts;
 mod query;
+mod recall;
 #[cfg(test)]
 mod tests;
 
@@ -49,6 +51,7 @@ pub(crate) use self::{
     index::index_on_nodes,
     lists::{IndexOnNodes, search_lists_on_nodes},
     query::search_on_nodes,
+    recall::measure_recall_on_nodes,
 };
 use crate::{
     error::Result,
@@ -76,7 +79,7 @@ struct Arguments {
 }
 
 /// A spread file of vectors on nodes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct VectorsOnNodes {
     pub on: OnNodes,
     pub file: DistributedFile,

@@ -12,16 +12,16 @@ use inshore_nodes::{
 };
 use inshore_store::{Budget, Cancel, Context, Execution, Job, Store};
 use inshore_vectors::{
-    Approximate, Element, Index, Metric, Search, SpreadIndexInfo, VectorFile, VectorLayout, Vectors, import,
-    search,
+    Approximate, Element, Index, MeasuredOn, Metric, RecallTable, Search, SpreadIndexInfo, VectorFile,
+    VectorLayout, Vectors, import, search,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{
     IndexOnNodes, KIND, SearchedOnNodes, VectorsOnNodes, describe_on_nodes, import_on_nodes, index_on_nodes,
-    list_on_nodes, merge::rows_are_accepted, remove_index_on_nodes, remove_on_nodes, search_lists_on_nodes,
-    search_on_nodes,
+    list_on_nodes, measure_recall_on_nodes, merge::rows_are_accepted, remove_index_on_nodes, remove_on_nodes,
+    search_lists_on_nodes, search_on_nodes,
 };
 use crate::{error::Result, target::OnNodes, works_here};
 
@@ -532,7 +532,7 @@ fn a_hostile_request_for_lists_is_refused() {
     cluster.load(&file, 1, 20_000).unwrap();
     let count = build(&cluster, &Index { lists: Some(30), ..Index::default() }).unwrap().lists;
     let vectors = cluster.find();
-    let lists = super::lists::dataset_on_nodes(&cluster.on, "points.index.lists").unwrap().unwrap();
+    let lists = super::parts::dataset_on_nodes(&cluster.on, "points.index.lists").unwrap().unwrap();
     let ask = |kind: &'static str, arguments: Value| {
         let (job, run) = (plain(64 << 20), RunOptions::default());
         let files = std::slice::from_ref(&lists);
@@ -656,4 +656,120 @@ fn a_removal_names_a_node_that_is_away_and_is_finished_once_the_node_is_back() {
     // The name is free again.
     cluster.load(&file, 1, 5_000).unwrap();
     assert_eq!(describe_on_nodes(&cluster.on, "points").unwrap().vectors.vectors, 6000);
+}
+
+fn measure(cluster: &Cluster, queries: &VectorFile, sample: u64, k: u64) -> Result<RecallTable> {
+    let job = plain(24 << 20);
+    let measured = measure_recall_on_nodes(&cluster.find(), &job, queries, (sample, k));
+    assert_eq!(job.budget().reserved_bytes(), 0);
+    measured
+}
+
+/// Returns the table of recall that searches use.
+fn used_table(cluster: &Cluster) -> RecallTable {
+    describe_on_nodes(&cluster.on, "points").unwrap().index.unwrap().recall
+}
+
+#[test]
+fn recall_is_measured_on_queries_and_equals_that_of_the_searches_on_any_number_of_nodes() {
+    let mut first: Option<RecallTable> = None;
+    for (nodes, copies, piece_bytes) in [(1, 1, 1 << 20), (3, 2, 5_000)] {
+        let cluster = Cluster::new(nodes);
+        let (file, queries) = clustered(&cluster, Element::U8);
+        cluster.load(&file, copies, piece_bytes).unwrap();
+        let built = build(&cluster, &Index { lists: Some(60), seed: 5, ..Index::default() }).unwrap();
+        assert_eq!(built.recall.measured_on, MeasuredOn::HeldOutVectors);
+        let table = measure(&cluster, &queries, 1000, 7).unwrap();
+        assert_eq!((table.queries, table.k, table.measured_on), (50, 7, MeasuredOn::Queries));
+        assert_eq!(used_table(&cluster), table);
+        // The recall of a point is that of a search with as many lists.
+        let near = options_of(Metric::L2, 7);
+        let (expected, _) = on_nodes(&cluster.find(), 24 << 20, &queries, &near).unwrap();
+        for point in &table.points {
+            let (rows, _) = approximate(&cluster.find(), &queries, &near, Some(point.probes)).unwrap();
+            let found =
+                expected.iter().filter(|row| rows.iter().any(|other| (other.0, other.2) == (row.0, row.2)));
+            let recall = found.count() as f32 / expected.len() as f32;
+            assert_eq!(recall, point.recall, "{} lists", point.probes);
+        }
+        // A search by recall probes as many lists as the table says.
+        let by_recall = approximate(&cluster.find(), &queries, &near, None).unwrap().1.approximate.unwrap();
+        assert_eq!(by_recall.probes, table.probes_for(0.9, built.lists));
+        let points = |table: &RecallTable| table.points.clone();
+        match &first {
+            None => first = Some(table),
+            Some(first) => assert_eq!(points(first), points(&table)),
+        }
+        // A sample is taken at equal intervals.
+        let some = measure(&cluster, &queries, 3, 2).unwrap();
+        assert_eq!((some.queries, some.k), (3, 2));
+        assert_eq!(used_table(&cluster), some);
+    }
+}
+
+#[test]
+fn a_table_of_recall_is_replaced_completely_or_not_at_all() {
+    let mut cluster = Cluster::new(2);
+    let (file, queries) = clustered(&cluster, Element::U8);
+    cluster.load(&file, 2, 5_000).unwrap();
+    let error = measure(&cluster, &queries, 10, 5).unwrap_err().to_string();
+    assert!(error.contains("points has no index"), "{error}");
+    let built = build(&cluster, &Index { lists: Some(20), ..Index::default() }).unwrap();
+    for (sample, k, expected) in [(0, 5, "sample is 0"), (5, 0, "k is 0")] {
+        let error = measure(&cluster, &queries, sample, k).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    assert_eq!(used_table(&cluster), built.recall);
+    let tables = |cluster: &Cluster| {
+        let names = cluster.names().into_iter();
+        names.filter(|name| name.starts_with("points.index.recall.")).collect::<Vec<_>>()
+    };
+    let one = measure(&cluster, &queries, 10, 5).unwrap();
+    assert_eq!(tables(&cluster), ["points.index.recall.0"]);
+    let two = measure(&cluster, &queries, 20, 5).unwrap();
+    assert_eq!(tables(&cluster), ["points.index.recall.1"]);
+    assert!(one != two && used_table(&cluster) == two);
+    // A measurement that was interrupted after the write of its table leaves two tables. The later one is used.
+    let kept = cluster.on.nodes.catalog().unwrap().files_of("points.index.recall.1").unwrap();
+    let put = |description: Value| {
+        let options = LoadOptions {
+            copies: 2,
+            record_bytes: Some(1),
+            description: Some(description),
+            ..LoadOptions::default()
+        };
+        let name = "points.index.recall.0";
+        cluster.on.nodes.put(&plain(64 << 20), name, (name, Some(1)), &b"x"[..], &options).unwrap();
+    };
+    let mut later = kept[0].description.clone().unwrap();
+    later["number"] = json!(later["number"].as_u64().unwrap() + 1);
+    later["recall"] = serde_json::to_value(&one).unwrap();
+    put(later.clone());
+    assert_eq!(used_table(&cluster), one);
+    let two = measure(&cluster, &queries, 20, 5).unwrap();
+    assert_eq!(
+        (tables(&cluster), used_table(&cluster)),
+        (vec!["points.index.recall.1".to_string()], two.clone())
+    );
+    // A table of another index is ignored, and is replaced by the next measurement.
+    later["number"] = json!(1000);
+    later["index_id"] = json!("00000000000000000000000000000001");
+    put(later);
+    assert_eq!(used_table(&cluster), two);
+    measure(&cluster, &queries, 20, 5).unwrap();
+    assert_eq!(tables(&cluster), ["points.index.recall.0"]);
+    // A node that is away is named, and the table remains.
+    let table = used_table(&cluster);
+    cluster.stop(1);
+    cluster.begin();
+    let error = measure(&cluster, &queries, 10, 5).unwrap_err().to_string();
+    assert!(error.contains(cluster.on.nodes.addresses().nth(1).unwrap()), "{error}");
+    assert_eq!(used_table(&cluster), table);
+    cluster.start(1);
+    // A new index has the table of its build.
+    let built = build(&cluster, &Index { lists: Some(20), ..Index::default() }).unwrap();
+    assert_eq!((used_table(&cluster), tables(&cluster)), (built.recall, Vec::new()));
+    measure(&cluster, &queries, 10, 5).unwrap();
+    remove_on_nodes(&cluster.on, "points").unwrap();
+    assert!(cluster.names().is_empty(), "{:?}", cluster.names());
 }
