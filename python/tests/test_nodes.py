@@ -208,7 +208,18 @@ def test_vectors_on_nodes_have_the_neighbours_of_a_store(tmp_path: Path, nodes: 
         there.nearest("points", points[:3, :5], memory=BUDGET).table()
     with pytest.raises(inshore.NotFoundError):
         there.nearest("unknown", points[:3], memory=BUDGET).table()
-    assert nodes.rm("points") == 3
+    described = nodes.describe_vectors("points")
+    assert (described["vectors"], described["copies"], described["index"]) == (20_000, 2, index)
+    table = there.measure_recall("points", points[:40], k=5, memory=BUDGET)
+    assert (table["queries"], table["k"], table["measured_on"]) == (40, 5, "queries")
+    described["index"]["recall"] = table
+    assert nodes.list_vectors() == [described]
+    nodes.remove_vectors("points", index=True)
+    assert nodes.describe_vectors("points")["index"] is None
+    nodes.remove_vectors("points")
+    with pytest.raises(inshore.NotFoundError, match="points"):
+        nodes.remove_vectors("points")
+    assert nodes.list_vectors() == []
 
 
 def test_what_does_not_go_with_nodes_is_refused_by_name(nodes: inshore.Nodes) -> None:

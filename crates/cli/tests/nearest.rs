@@ -597,6 +597,20 @@ fn vectors_on_nodes_are_searched_as_here_and_each_node_tells_its_work() {
     let said = folder.run(&format!("{query} --probes 100")).ok();
     assert!(said.stdout == here, "{}", said.stderr);
 
+    let said = folder.run(&format!("nearest ls --node {named}")).ok();
+    assert!(said.stdout.contains("points    50000           2  f32       390.6 KiB  l2"), "{said:?}");
+    let said = folder.run(&format!("nearest info points --node {named}")).ok();
+    for part in
+        ["  shards           7, each on 1 of the nodes\n", "    metric         l2\n", " recall at 10\n"]
+    {
+        assert!(said.stdout.contains(part), "{part}: {said:?}");
+    }
+    let said = folder.run(&format!("nearest info points --node {named} --json")).ok();
+    assert!(said.stdout.contains("\"stored_on\""), "{said:?}");
+
+    let said = folder.run(&format!("nearest recall points queries.fbin -k 5 --node {named}")).ok();
+    assert!(said.stdout.starts_with("recall at 5 of 60 queries: "), "{said:?}");
+
     for (command, why) in [
         (
             "nearest query points queries.fbin --where a=1",
@@ -604,12 +618,19 @@ fn vectors_on_nodes_are_searched_as_here_and_each_node_tells_its_work() {
         ),
         ("nearest index points --copies 2", "--copies does not work with --node: lists of vectors on nodes"),
         ("nearest index points --codes 1", "--codes does not work with --node: lists of vectors on nodes"),
-        ("nearest recall points queries.fbin", "this command does not run on nodes: "),
-        ("nearest add points queries.fbin", "nearest import, index and query"),
+        ("nearest recall points queries.fbin --lines", "--lines does not work with --node: "),
+        ("nearest compact points", "this command does not run on nodes: "),
+        ("nearest add points queries.fbin", "nearest import, index, query, recall, ls, info and rm"),
     ] {
         let said = folder.run(&format!("{command} --node {named}")).exits(2);
         assert!(said.stderr.contains(why), "{}", said.stderr);
     }
     let said = folder.run("nearest import points.fbin --name more --copies 2").exits(2);
     assert!(said.stderr.contains("--copies needs --node: a local store has vectors once"), "{}", said.stderr);
+    folder.run(&format!("nearest rm points --index --node {named}")).ok();
+    let said = folder.run(&format!("nearest rm points --index --node {named}")).exits(2);
+    assert!(said.stderr.contains("points has no index"), "{}", said.stderr);
+    folder.run(&format!("nearest rm points --node {named}")).ok();
+    let said = folder.run(&format!("nearest ls --node {named}")).ok();
+    assert!(said.stdout.is_empty() && said.stderr.contains("no vectors on these nodes"), "{said:?}");
 }

@@ -529,13 +529,23 @@ impl Setup {
     }
 
     /// Imports the vectors under a name that may exist already, and builds their index.
-    fn index_points(&self, name: &str) {
-        if self.store.dataset(name).is_ok() {
-            self.store.remove(name).unwrap();
+    fn index_points(&self, name: &str, place: TargetKind) {
+        match place {
+            TargetKind::Local => {
+                if self.store.dataset(name).is_ok() {
+                    self.store.remove(name).unwrap();
+                }
+                self.import_points(name);
+            }
+            TargetKind::Nodes => {
+                if self.nodes.nodes.catalog().unwrap().has(name) {
+                    self.nodes.nodes.remove(name).unwrap();
+                }
+                self.load_points(name);
+            }
         }
-        self.import_points(name);
         let request = json!({ "operation": "nearest index", "dataset": name, "lists": 8 });
-        self.run_one(TargetKind::Local, request, None);
+        self.run_one(place, request, None);
     }
 
     fn target(&self, place: TargetKind) -> Target {
@@ -557,7 +567,10 @@ impl Setup {
         let prefix = match place {
             TargetKind::Local if !by_name => format!("{}/", self.folder.path().display()),
             // The input of these operations is a local file, even if the target is nodes.
-            TargetKind::Nodes if ["store put", "nearest import", "nearest query"].contains(&operation) => {
+            TargetKind::Nodes
+                if ["store put", "nearest import", "nearest query", "nearest recall"]
+                    .contains(&operation) =>
+            {
                 format!("{}/", self.folder.path().display())
             }
             _ => "store:".to_string(),
@@ -620,9 +633,9 @@ impl Setup {
             "store rm" => ["copied", "moved"].iter().for_each(|name| self.put_at(place, name)),
             "kernel rm" => self.put_at(place, "gone.wasm"),
             "graph rm" => self.import_graph("copied"),
-            "nearest rm" => self.index_points("discarded"),
+            "nearest rm" => self.index_points("discarded", place),
             "nearest add" | "nearest upsert" | "nearest remove" | "nearest compact" => {
-                self.index_points("changed");
+                self.index_points("changed", place);
             }
             "graph check" => drop(self.write_components("parts.csv")),
             _ => {}
@@ -668,15 +681,31 @@ enum Normal {
 /// are removed, since they depend on the target.
 fn common(mut answer: Value) -> Value {
     if let Some(datasets) = answer["datasets"].as_array_mut() {
+        // A list of vectors has no kinds.
+        let are_vectors = datasets.iter().all(|dataset| dataset["kind"].is_null());
         for dataset in datasets.iter_mut() {
             dataset["name"] = json!(dataset["name"].as_str().unwrap().trim_start_matches("store:"));
-            dataset.as_object_mut().unwrap().remove("kind").unwrap();
+            dataset.as_object_mut().unwrap().remove("kind");
+            remove_index_size(dataset);
         }
-        let names: Vec<&str> = files().iter().map(|(name, _)| *name).collect();
+        let names: Vec<&str> = match are_vectors {
+            true => vec!["points"],
+            false => files().iter().map(|(name, _)| *name).collect(),
+        };
         datasets.retain(|dataset| names.contains(&dataset["name"].as_str().unwrap()));
         assert_eq!(datasets.len(), names.len());
     }
+    remove_index_size(&mut answer);
+    // The points of a table of recall depend on the lists of the index.
+    answer.as_object_mut().unwrap().remove("points");
     answer
+}
+
+/// Removes what depends on the sample of an index, since the samples of a store and of nodes differ.
+fn remove_index_size(answer: &mut Value) {
+    if let Some(index) = answer.get_mut("index").and_then(Value::as_object_mut) {
+        ["lists", "groups", "sample", "recall"].iter().for_each(|field| _ = index.remove(*field));
+    }
 }
 
 /// Removes the time at which recall was measured, since it differs.
@@ -818,9 +847,11 @@ fn every_operation_gives_the_same_answer_at_every_target_or_is_refused() {
     let all: BTreeSet<&str> = OPERATIONS.iter().map(|entry| entry.name).collect();
     assert_eq!(seen, all, "every operation has a row");
     let on_nodes = ["node run", "node traverse"].map(|name| (name, TargetKind::Local.to_string()));
-    let on_both = ["nearest import", "nearest index", "nearest query"];
-    let here_only =
-        |name: &&&str| name.starts_with("graph ") || name.starts_with("nearest ") && !on_both.contains(*name);
+    let on_both =
+        ["import", "index", "query", "recall", "ls", "info", "rm"].map(|verb| format!("nearest {verb}"));
+    let here_only = |name: &&&str| {
+        name.starts_with("graph ") || name.starts_with("nearest ") && !on_both.contains(&name.to_string())
+    };
     let here_only = all.iter().filter(here_only).map(|name| (*name, TargetKind::Nodes.to_string()));
     assert_eq!(refused, here_only.chain(on_nodes).collect());
 }
@@ -913,7 +944,7 @@ fn vectors_are_listed_described_and_removed_with_their_index_and_other_datasets_
     assert_eq!((&plain["vectors"], &plain["element"]), (&json!(200), &json!("u8")), "{plain}");
     assert_eq!((&plain["dimensions"], &plain["bytes"]), (&json!(8), &json!(1600)), "{plain}");
     assert!(plain["index"].is_null() && plain.get("index_error").is_none(), "{plain}");
-    setup.index_points("indexed");
+    setup.index_points("indexed", TargetKind::Local);
     let indexed = info("indexed");
     let index = &indexed["index"];
     assert_eq!((&index["metric"], &index["vectors"]), (&json!("l2"), &json!(200)), "{indexed}");
@@ -927,10 +958,10 @@ fn vectors_are_listed_described_and_removed_with_their_index_and_other_datasets_
     assert_eq!(removed, json!({ "removed": ["indexed"] }));
     assert!(info("indexed")["index"].is_null() && !is_stored("indexed.index"));
     // Removes vectors together with their index. Then removes the index alone after its vectors were replaced.
-    setup.index_points("indexed");
+    setup.index_points("indexed", TargetKind::Local);
     run(json!({ "operation": "nearest rm", "inputs": ["indexed"] }));
     assert!(!is_stored("indexed") && !is_stored("indexed.index"));
-    setup.index_points("indexed");
+    setup.index_points("indexed", TargetKind::Local);
     setup.store.remove("indexed").unwrap();
     setup.import_points("indexed");
     let stale = info("indexed");
@@ -1056,6 +1087,7 @@ fn options_that_a_target_does_not_have_are_refused_by_name() {
             "resume",
         ),
         (with("nearest query", json!({ "dataset": "points", "lines": true })), "lines"),
+        (with("nearest recall", json!({ "dataset": "points", "lines": true })), "lines"),
         (with("nearest import", json!({ "name": "more", "id": "item" })), "id"),
         (with("nearest import", json!({ "name": "more", "column": "item" })), "column"),
     ] {

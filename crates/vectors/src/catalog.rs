@@ -5,8 +5,8 @@ use inshore_store::{Job, Store, format_bytes};
 use serde::{Serialize, Serializer};
 
 use crate::{
-    Error, Family, IndexInfo, ListSizes, LshInfo, MeasuredOn, RecallTable, Result, SearchIndex, Vectors,
-    VectorsInfo,
+    Error, Family, IndexInfo, ListSizes, LshInfo, MeasuredOn, RecallTable, Result, SearchIndex,
+    SpreadIndexInfo, Vectors, VectorsInfo,
     dataset::KIND,
     index::{INDEX_KIND, index_name, layer_names, list_sizes},
     lsh::LSH_KIND,
@@ -236,6 +236,17 @@ impl Description {
             }
         }
         writeln!(out)
+    }
+}
+
+impl std::fmt::Display for SpreadIndexInfo {
+    /// Writes the properties as the text lines of an index, without the line of its name.
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let SpreadIndexInfo { metric, lists, groups, sample, recall, .. } = self;
+        writeln!(out, "    metric         {}", metric.name())?;
+        writeln!(out, "    lists          {lists} in {groups} groups, trained on {sample} vectors")?;
+        write_measured(recall, out)?;
+        write_points("lists probed", recall, out)
     }
 }
 

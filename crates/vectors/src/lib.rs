@@ -122,8 +122,8 @@ pub use index::{
     Approximate, ApproximateSearched, BuildPlan, Built, CODE_BITS, COPIES_MAX, CodedLists, CopiedLists,
     Index, IndexInfo, ListRequest, ListSizes, MeasuredOn, Prober, RecallPoint, RecallTable, SamplePlan,
     SpreadIndex, SpreadIndexInfo, SpreadIndexKind, Strategy, StrategyPlan, VectorIndex, build_index,
-    check_index_search, index_name, measure_recall, plan_index, plan_sample, resume_index, sample_of_shard,
-    search_lists, shard_lists_bytes, train_lists, write_shard_lists,
+    check_index_search, check_measurement, index_name, measure_recall, plan_index, plan_sample, resume_index,
+    sample_of_shard, search_lists, shard_lists_bytes, train_lists, write_shard_lists,
 };
 pub use index_kinds::{FoundInIndex, SearchIndex};
 pub use layout::{LayoutKind, VectorLayout};

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from inshore import _native
-from inshore.errors import InputError
+from inshore.errors import InputError, SkippedWarning
 from inshore.results import Result, StrPath
 from inshore.sources import ArrayOnFile, ArrowStream
 from inshore.verbs.searcher import VectorSearcher
@@ -30,7 +31,111 @@ if TYPE_CHECKING:
     Ids = StrPath | Iterable[int] | npt.NDArray[np.integer[Any]]
 
 
-class SpreadVectors(Target):
+class DescribedVectors(Target):
+    """Verbs that list, describe and remove the vectors of a store or of nodes."""
+
+    def _small_job(self) -> _native.Job:
+        """Start a job that reads no vectors."""
+        return self._store().job("32MiB", 1) if self._nodes is None else _native.Job.plain("32MiB", 1)
+
+    def list_vectors(self) -> list[dict[str, Any]]:
+        """List all datasets of vectors and their indexes.
+
+        A node that does not answer, and vectors on nodes that cannot be used, are a `SkippedWarning`.
+
+        Returns
+        -------
+        list of dict
+            The results of `describe_vectors` for all datasets of vectors, sorted by name.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> _ = store.import_vectors(np.zeros((3, 2), np.float32), name="points", memory="16MiB")
+        >>> [(each["name"], each["vectors"]) for each in store.list_vectors()]
+        [('points', 3)]
+        >>> store.remove_vectors("points")
+        """
+        with self._small_job() as job:
+            listed = self._run(job, "nearest ls", {}, [], title="list of vectors")
+        for note in listed.get("notes", []):
+            warnings.warn(note, SkippedWarning, stacklevel=2)
+        datasets: list[dict[str, Any]] = listed["datasets"]
+        return datasets
+
+    def describe_vectors(self, name: str) -> dict[str, Any]:
+        """Describe a dataset of vectors and its index, without reading the vectors.
+
+        Parameters
+        ----------
+        name : str
+            The name of the dataset.
+
+        Returns
+        -------
+        dict
+            ``name``, ``vectors``, ``removed``, ``dimensions``, ``element``, ``bytes`` and ``index``.
+            ``vectors`` does not count removed vectors, and ``removed`` counts those whose space was not
+            freed. ``index`` is None, or a dict with the result of `index_vectors` without the plan. If the
+            index has lists, ``list_sizes`` has the ``planned`` number of vectors of a list, the number in
+            the ``largest`` list, and how many are ``oversized``, with more than twice the plan. If an
+            index cannot be used, ``index_error`` has the reason. Vectors on nodes have no ``list_sizes``,
+            but ``pieces``, ``copies`` and ``stored_on``, the nodes that hold shards.
+
+        Raises
+        ------
+        NotFoundError
+            If there are no vectors of that name.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> _ = store.import_vectors(np.zeros((3, 2), np.float32), name="points", memory="16MiB")
+        >>> described = store.describe_vectors("points")
+        >>> described["element"], described["dimensions"], described["index"]
+        ('f32', 2, None)
+        >>> store.remove_vectors("points")
+        """
+        with self._small_job() as job:
+            return self._run(job, "nearest info", {}, [name], title=f"properties of vectors {name!r}")
+
+    def remove_vectors(self, name: str, *, index: bool = False) -> None:
+        """Remove a dataset of vectors with its index, or only the index.
+
+        Parameters
+        ----------
+        name : str
+            The name of the dataset.
+        index : bool, default False
+            If true, only the index is removed.
+
+        Raises
+        ------
+        NotFoundError
+            If there are no vectors of that name.
+        InputError
+            If ``index`` is true and the vectors have no index, and for a dataset of another kind.
+        NodeError
+            If a node does not answer. Once it answers again, a second call removes its parts.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> points = np.random.default_rng(1).normal(size=(200, 8)).astype(np.float32)
+        >>> _ = store.import_vectors(points, name="points", memory="32MiB")
+        >>> _ = store.index_vectors("points", memory="32MiB")
+        >>> store.remove_vectors("points", index=True)
+        >>> store.describe_vectors("points")["index"] is None
+        True
+        >>> store.remove_vectors("points")
+        >>> store.list_vectors()
+        []
+        """
+        with self._small_job() as job:
+            self._run(job, "nearest rm", {"index": index}, [name], title=f"removal of vectors {name!r}")
+
+
+class SpreadVectors(DescribedVectors):
     """Verbs on vectors that are spread over nodes."""
 
     def import_vectors(
@@ -85,7 +190,7 @@ class SpreadVectors(Target):
         ...     nodes = inshore.connect(agent.address, store=store)
         ...     _ = nodes.import_vectors(points, name="spread", memory="32MiB")
         ...     found = nodes.nearest("spread", points[:1], k=2, memory="32MiB").table()
-        ...     _ = nodes.rm("spread")
+        ...     nodes.remove_vectors("spread")
         >>> found["id"].to_pylist(), found["distance"].to_pylist()
         ([0, 2], [0.0, 1.0])
         """
@@ -149,14 +254,71 @@ class SpreadVectors(Target):
         ...     _ = nodes.import_vectors(points, name="spread", memory="32MiB")
         ...     index = nodes.index_vectors("spread", lists=20, memory="32MiB")["index"]
         ...     found = nodes.nearest("spread", points[:1], k=3, recall=0.95, memory="32MiB").table()
-        ...     for part in ("spread", "spread.index", "spread.index.lists"):
-        ...         _ = nodes.rm(part)
+        ...     nodes.remove_vectors("spread")
         >>> index["vectors"], found["id"].to_pylist()[0]
         (2000, 0)
         """
         fields = {"dataset": name, "metric": metric, "lists": lists, "seed": seed}
         with _native.Job.plain(memory, threads) as job:
             return self._run(job, "nearest index", fields, [], title=f"index of {name!r}")
+
+    def measure_recall(
+        self,
+        name: str,
+        queries: Vectors,
+        *,
+        sample: int = 200,
+        k: int = 10,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> dict[str, Any]:
+        """Measure the recall of an index on queries, and replace the index's table of recall on all nodes.
+
+        `nearest` uses the table to choose the number of lists for its parameter ``recall``.
+
+        Parameters
+        ----------
+        name : str
+            The vectors; see `import_vectors`.
+        queries : path or numpy.ndarray
+            The queries, in any form that `import_vectors` takes.
+        sample : int, default 200
+            The number of queries that are used. They are taken at equal distances from all queries.
+        k : int, default 10
+            The number of neighbours of each query.
+        memory, threads
+            The budget; see `Graph`.
+
+        Returns
+        -------
+        dict
+            The table of recall, as of `Store.measure_recall`.
+
+        Raises
+        ------
+        NotFoundError
+            If no node has vectors of that name.
+        InputError, FileError, NodeError, BudgetError
+            See `inshore.errors`. The index keeps its earlier table then.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> points = np.random.default_rng(1).normal(size=(2000, 8)).astype(np.float32)
+        >>> with inshore.serve(store) as agent:
+        ...     nodes = inshore.connect(agent.address, store=store)
+        ...     _ = nodes.import_vectors(points, name="spread", memory="32MiB")
+        ...     _ = nodes.index_vectors("spread", lists=20, memory="32MiB")
+        ...     table = nodes.measure_recall("spread", points[:50], memory="32MiB")
+        ...     nodes.remove_vectors("spread")
+        >>> table["queries"], table["measured_on"]
+        (50, 'queries')
+        """
+        fields = {"dataset": name, "sample": sample, "k": k}
+        is_path = not hasattr(queries, "__array_interface__")
+        with _native.Job.plain(memory, threads) if is_path else self._store().job(memory, threads) as job:
+            title = f"recall of the index of {name!r}"
+            return self._run(job, "nearest recall", fields, [_file(queries, job)], title=title)
 
     def nearest(
         self,
@@ -218,7 +380,7 @@ class SpreadVectors(Target):
         ...     nodes = inshore.connect(agent.address, store=store)
         ...     _ = nodes.import_vectors(points, name="spread", memory="32MiB")
         ...     found = nodes.nearest("spread", points[:1], k=1, metric="ip", memory="32MiB").table()
-        ...     _ = nodes.rm("spread")
+        ...     nodes.remove_vectors("spread")
         >>> found["id"].to_pylist()
         [0]
         """
@@ -232,7 +394,7 @@ class SpreadVectors(Target):
         return Result(title, lambda: self._store().job(memory, threads), start, counted="rows", gives="file")
 
 
-class StoredVectors(Target):
+class StoredVectors(DescribedVectors):
     """Operations on the vectors of a store."""
 
     def import_vectors(
@@ -1168,95 +1330,6 @@ class StoredVectors(Target):
             return self._start(job, operation, fields, [], output)
 
         return Result(title, lambda: self._store().job(memory, threads), start, counted="rows", gives="file")
-
-    def list_vectors(self) -> list[dict[str, Any]]:
-        """List all datasets of vectors and their indexes.
-
-        Returns
-        -------
-        list of dict
-            The results of `describe_vectors` for all datasets of vectors, sorted by name.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> _ = store.import_vectors(np.zeros((3, 2), np.float32), name="points", memory="16MiB")
-        >>> [(each["name"], each["vectors"]) for each in store.list_vectors()]
-        [('points', 3)]
-        >>> store.remove_vectors("points")
-        """
-        with self._store().job("32MiB", 1) as job:
-            listed = self._run(job, "nearest ls", {}, [], title="list of vectors")
-        datasets: list[dict[str, Any]] = listed["datasets"]
-        return datasets
-
-    def describe_vectors(self, name: str) -> dict[str, Any]:
-        """Describe a dataset of vectors and its index, without reading the vectors.
-
-        Parameters
-        ----------
-        name : str
-            The name of the dataset.
-
-        Returns
-        -------
-        dict
-            ``name``, ``vectors``, ``removed``, ``dimensions``, ``element``, ``bytes`` and ``index``.
-            ``vectors`` does not count removed vectors, and ``removed`` counts those whose space was not
-            freed. ``index`` is None, or a dict with the result of `index_vectors` without the plan. If the
-            index has lists, ``list_sizes`` has the ``planned`` number of vectors of a list, the number in
-            the ``largest`` list, and how many are ``oversized``, with more than twice the plan. If an
-            index cannot be used, ``index_error`` has the reason.
-
-        Raises
-        ------
-        NotFoundError
-            If the store has no vectors of that name.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> _ = store.import_vectors(np.zeros((3, 2), np.float32), name="points", memory="16MiB")
-        >>> described = store.describe_vectors("points")
-        >>> described["element"], described["dimensions"], described["index"]
-        ('f32', 2, None)
-        >>> store.remove_vectors("points")
-        """
-        with self._store().job("32MiB", 1) as job:
-            return self._run(job, "nearest info", {}, [name], title=f"properties of vectors {name!r}")
-
-    def remove_vectors(self, name: str, *, index: bool = False) -> None:
-        """Remove a dataset of vectors with its index, or only the index.
-
-        Parameters
-        ----------
-        name : str
-            The name of the dataset.
-        index : bool, default False
-            If true, only the index is removed.
-
-        Raises
-        ------
-        NotFoundError
-            If the store has no vectors of that name.
-        InputError
-            If ``index`` is true and the vectors have no index, and for a dataset of another kind.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> points = np.random.default_rng(1).normal(size=(200, 8)).astype(np.float32)
-        >>> _ = store.import_vectors(points, name="points", memory="32MiB")
-        >>> _ = store.index_vectors("points", memory="32MiB")
-        >>> store.remove_vectors("points", index=True)
-        >>> store.describe_vectors("points")["index"] is None
-        True
-        >>> store.remove_vectors("points")
-        >>> store.list_vectors()
-        []
-        """
-        with self._store().job("32MiB", 1) as job:
-            self._run(job, "nearest rm", {"index": index}, [name], title=f"removal of vectors {name!r}")
 
 
 def _files(source: Vectors | ArrowStream | Files, job: _native.Job) -> list[StrPath]:

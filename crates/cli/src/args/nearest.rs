@@ -33,14 +33,15 @@ Examples:
     Graph(NearestGraph),
     Dedup(NearestDedup),
     Recall(NearestRecall),
-    /// List the vectors of the store
+    /// List the vectors of the store, or with --node of nodes
     ///
     /// Prints one line for each dataset of vectors: its name, vectors, dimensions, type of elements, size on flash, and the metric
     /// of its index. With --json, prints an array.
     #[command(after_help = "\
 Examples:
   inshore nearest ls
-  inshore nearest ls --json | jq '.[].name'")]
+  inshore nearest ls --json | jq '.[].name'
+  inshore nearest ls --node a.lan,b.lan")]
     Ls,
     /// Show the properties of vectors and of their index
     ///
@@ -50,21 +51,24 @@ Examples:
     #[command(after_help = "\
 Examples:
   inshore nearest info sift
-  inshore nearest info sift --json | jq .summary.index.lists")]
+  inshore nearest info sift --json | jq .summary.index.lists
+  inshore nearest info sift --node a.lan,b.lan")]
     Info {
         /// Name of the vectors
         #[arg(value_name = "NAME")]
         dataset: String,
     },
-    /// Remove vectors with their index from the store
+    /// Remove vectors with their index from the store, or with --node from nodes
     ///
     /// A running search can still read vectors that are removed. An unknown name is an error, but the other vectors are
-    /// removed.
+    /// removed. If a node does not answer, the others remove their parts, and the error names the node. Once the node
+    /// answers again, the same command removes its parts.
     #[command(after_help = "\
 Examples:
   inshore nearest rm sift
   inshore nearest rm sift texts
-  inshore nearest rm sift --index")]
+  inshore nearest rm sift --index
+  inshore nearest rm sift --node a.lan,b.lan")]
     Rm {
         /// Names of the vectors
         #[arg(value_name = "NAME", required = true)]
@@ -342,7 +346,8 @@ pub struct HashTableOptions {
 #[command(after_help = "\
 Examples:
   inshore nearest recall sift queries.fvecs
-  inshore nearest recall texts queries.npy --sample 1000 -k 100")]
+  inshore nearest recall texts queries.npy --sample 1000 -k 100
+  inshore nearest recall sift queries.fvecs --node a.lan,b.lan")]
 pub struct NearestRecall {
     /// Name of the vectors
     #[arg(value_name = "NAME")]

@@ -3,23 +3,24 @@
 use anyhow::Result;
 use inshore::{
     ops::{
-        Attachments, Operation, Request,
+        Attachments, Operation, Request, TargetKind,
         verbs::{
-            AddVectors, BuiltIndex, CompactVectors, ContentKind, DedupVectors, DescribeVectors, Found,
-            HashTables, ImportFiles, ImportVectors, IndexVectors, JoinVectors, ListVectors, MeasureRecall,
-            NeighbourGraph, RemoveFromVectors, RemoveVectors, SearchVectors, UpsertVectors,
+            AddVectors, BuiltIndex, CompactVectors, ContentKind, DedupVectors, DescribeVectors,
+            DescribedVectors, Found, HashTables, ImportFiles, ImportVectors, IndexVectors, JoinVectors,
+            ListVectors, MeasureRecall, NeighbourGraph, RemoveFromVectors, RemoveVectors, SearchVectors,
+            UpsertVectors, VectorsAnswer,
         },
     },
     store::format_bytes,
     vectors::{
-        ApproximateSearched, Built, Changed, DedupPlan, Deduplicated, Imported, ImportedContent, LshSearched,
-        MeasuredOn, RecallTable, Searched,
+        ApproximateSearched, Built, Changed, DedupPlan, Deduplicated, Description, Imported, ImportedContent,
+        LshSearched, MeasuredOn, RecallTable, Searched,
     },
 };
 
 #[cfg(feature = "nodes")]
 use inshore::{
-    ops::nearest::{NodeSearched, ProbedLists, SearchedOnNodes},
+    ops::nearest::{NodeSearched, ProbedLists, SearchedOnNodes, SpreadDescription},
     vectors::SpreadIndexInfo,
 };
 use serde_json::json;
@@ -65,42 +66,58 @@ pub fn nearest(options: GlobalOptions, command: &NearestCommand) -> Result<()> {
 fn ls(options: GlobalOptions) -> Result<()> {
     let request = Request::new(ListVectors {}, [""; 0]);
     let ran = operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?;
-    let (datasets, options) = (ran.done.answer.datasets, ran.options);
+    let (VectorsAnswer { datasets, notes }, options) = (ran.done.answer, ran.options);
     if options.json {
-        return Ok(print_json(&datasets)?);
-    }
-    if datasets.is_empty() {
-        if !options.quiet {
-            say(&format!("no vectors in {}", store_path(&options)?.display()));
+        print_json(&datasets)?;
+    } else if !datasets.is_empty() {
+        let header = [
+            ("name", Align::Left),
+            ("vectors", Align::Right),
+            ("dimensions", Align::Right),
+            ("elements", Align::Left),
+            ("on flash", Align::Right),
+            ("index", Align::Left),
+        ];
+        table::print_stdout(&header, &datasets.iter().map(listed).collect::<Vec<_>>())?;
+    } else if !options.quiet {
+        match operations::place(&options) {
+            TargetKind::Local => say(&format!("no vectors in {}", store_path(&options)?.display())),
+            TargetKind::Nodes => say("no vectors on these nodes"),
         }
-        return Ok(());
     }
-    let header = [
-        ("name", Align::Left),
-        ("vectors", Align::Right),
-        ("dimensions", Align::Right),
-        ("elements", Align::Left),
-        ("on flash", Align::Right),
-        ("index", Align::Left),
-    ];
-    let rows = datasets.iter().map(|described| {
-        let info = &described.vectors;
-        let index = match (&described.index, &described.lsh, &described.index_error) {
-            (Some(index), ..) => index.metric.name().to_string(),
-            (_, Some(tables), _) => format!("{}, lsh", tables.metric.name()),
-            (.., Some(_)) => "not usable".to_string(),
-            _ => "none".to_string(),
-        };
-        vec![
-            info.name.clone(),
-            info.live().to_string(),
-            info.dimensions.to_string(),
-            info.element.to_string(),
-            format_bytes(info.bytes),
-            index,
-        ]
-    });
-    table::print_stdout(&header, &rows.collect::<Vec<_>>())
+    notes.iter().for_each(|note| say(&format!("note: {note}")));
+    Ok(())
+}
+
+/// Returns the row of a dataset of vectors in a list.
+fn listed(described: &DescribedVectors) -> Vec<String> {
+    let (info, index) = match described {
+        DescribedVectors::Local(described) => {
+            let Description { vectors, index, lsh, index_error, .. } = &**described;
+            let tables = || lsh.as_ref().map(|tables| format!("{}, lsh", tables.metric.name()));
+            let index = index.as_ref().map(|index| index.metric.name().to_string()).or_else(tables);
+            (vectors, index.unwrap_or_else(|| unusable(index_error)))
+        }
+        #[cfg(feature = "nodes")]
+        DescribedVectors::OnNodes(described) => {
+            let SpreadDescription { vectors, index, index_error, .. } = &**described;
+            let index = index.as_ref().map(|index| index.metric.name().to_string());
+            (vectors, index.unwrap_or_else(|| unusable(index_error)))
+        }
+    };
+    vec![
+        info.name.clone(),
+        info.live().to_string(),
+        info.dimensions.to_string(),
+        info.element.to_string(),
+        format_bytes(info.bytes),
+        index,
+    ]
+}
+
+/// Describes the absence of an index that can be used.
+fn unusable(index_error: &Option<String>) -> String {
+    if index_error.is_some() { "not usable" } else { "none" }.to_string()
 }
 
 fn info(options: GlobalOptions, name: &str) -> Result<()> {

@@ -437,6 +437,15 @@ impl Catalog {
         Err(Error::NotFound { name })
     }
 
+    /// Returns the files of the dataset `name`, also those with a [fault](DistributedFile::fault). The maps of these
+    /// files are requested.
+    ///
+    /// # Errors
+    /// Returns [`Error::Deadline`] if the deadline has passed.
+    pub fn files_of(&self, name: &str) -> Result<Vec<DistributedFile>> {
+        self.nodes.wholes(&self.all, |dataset| dataset == name)
+    }
+
     /// Returns true if a node has a dataset of this name.
     pub fn has(&self, name: &str) -> bool {
         self.all.held.iter().any(|(_, held)| held.name == name)

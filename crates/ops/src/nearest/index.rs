@@ -13,34 +13,28 @@ use std::{collections::BTreeMap, time::Duration};
 
 use arrow_array::{Array, FixedSizeBinaryArray, RecordBatch, UInt64Array, cast::AsArray, types::UInt64Type};
 use inshore_nodes::{
-    Error as NodesError, LoadOptions, Merged, OrderedRow, RunOptions, SpreadId, Streams,
-    protocol::Generation, stream_from_each, stream_from_nodes,
+    Error as NodesError, Merged, OrderedRow, RunOptions, SpreadId, Streams, protocol::Generation,
+    stream_from_each, stream_from_nodes,
 };
 use inshore_store::Execution;
 use inshore_vectors::{
-    Element, Index, MeasuredOn, Prober, RecallPoint, RecallTable, SamplePlan, Search, SpreadIndex,
-    SpreadIndexInfo, VectorLayout, plan_sample, train_lists,
+    Element, Index, MeasuredOn, RecallTable, SamplePlan, SpreadIndex, SpreadIndexInfo, VectorLayout,
+    plan_sample, train_lists,
 };
 use serde::{Deserialize, Serialize};
 
 use super::{
     VectorsOnNodes,
-    lists::{IndexOnNodes, dataset_on_nodes, index_names, lists_request},
-    query::{exact_request, request_bytes},
+    lists::IndexOnNodes,
+    parts::{dataset_on_nodes, index_names, index_parts, missing, put_copies, remove_parts},
+    recall::Measurement,
 };
-use crate::{
-    error::{Error, Result},
-    target::OnNodes,
-};
+use crate::{error::Result, target::OnNodes};
 
 pub(super) const SAMPLE_KIND: &str = "nearest sample";
 pub(super) const WRITE_KIND: &str = "nearest index";
 /// The number of neighbours of each query on which recall is measured.
 const RECALL_K: u64 = 10;
-/// The recall at which the measurement ends. Larger numbers of probes are not measured.
-const ENOUGH: f32 = 0.9995;
-/// The largest number of probes for which recall is measured. The limit keeps requests small.
-const PROBES_MAX: u64 = 512;
 /// The time for which the client waits for a message of one node before it checks the next node.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -97,24 +91,13 @@ pub(crate) fn index_on_nodes(
     memory.resize(sample.held_ids.len() as u64 * (row_bytes + 8))?;
     // All nodes must answer before the old index is removed.
     on.nodes.status().into_iter().try_for_each(|node| node.status.map(drop))?;
-    remove_index(on, &vectors.info.name)?;
+    remove_parts(on, &index_parts(&vectors.info.name))?;
     let built = Build { on, job, vectors: &vectors }.run(index, &sample);
     if built.is_err() {
         // An error of the removal is ignored, since the error of the build is more useful to the user.
-        let _ = remove_index(on, &vectors.info.name);
+        let _ = remove_parts(on, &index_parts(&vectors.info.name));
     }
     built
-}
-
-/// Removes the datasets of an index. The dataset with the description of the index is removed first.
-pub(super) fn remove_index(on: &OnNodes, vectors: &str) -> Result<()> {
-    for name in index_names(vectors) {
-        match on.nodes.remove(&name) {
-            Ok(_) | Err(NodesError::NotFound { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
 }
 
 /// The vectors of a sample. Held-out vectors are those on which recall is measured.
@@ -229,7 +212,7 @@ struct Build<'a> {
 impl Build<'_> {
     fn run(&self, mut index: SpreadIndex, sample: &Sample) -> Result<SpreadIndexInfo> {
         let [name, lists_name, centroids_name] = index_names(&self.vectors.info.name);
-        let vectors_id = self.vectors.file.id.ok_or_else(|| self.missing(&self.vectors.info.name))?;
+        let vectors_id = self.vectors.file.id.ok_or_else(|| missing(&self.vectors.info.name))?;
         let centroids_id = self.put(&centroids_name, &index)?;
         let generation = Generation::now();
         index.info.vectors_id = vectors_id.to_string();
@@ -241,34 +224,26 @@ impl Build<'_> {
             info: index.info.clone(),
         };
         index.counts = self.write_lists(&arguments)?;
-        let lists = dataset_on_nodes(self.on, &lists_name)?.ok_or_else(|| self.missing(&lists_name))?;
+        let lists = dataset_on_nodes(self.on, &lists_name)?.ok_or_else(|| missing(&lists_name))?;
         let memory = self.job.budget().reserve(index.to_bytes().len() as u64, "the centroids of an index")?;
-        let mut found = IndexOnNodes { index, lists, _memory: memory };
+        let mut found = IndexOnNodes { index, index_id: String::new(), lists, _memory: memory };
         found.index.info.recall = self.measure(&found, sample)?;
         self.put(&name, &found.index)?;
         self.on.nodes.remove(&centroids_name)?;
         Ok(found.index.info)
     }
 
-    fn missing(&self, name: &str) -> Error {
-        let what = "the dataset has no id, or is not there".to_string();
-        NodesError::Incomplete { name: format!("store:{name}"), what }.into()
+    /// Measures recall on the held-out vectors.
+    fn measure(&self, found: &IndexOnNodes, sample: &Sample) -> Result<RecallTable> {
+        let Build { job, vectors, .. } = *self;
+        let (rows, own) = (&sample.held_rows, &sample.held_ids);
+        Measurement { vectors, found, job, rows, own, k: RECALL_K }.table(MeasuredOn::HeldOutVectors)
     }
 
     /// Writes the centroids and counts to each node as a dataset. Returns the id of the dataset.
     fn put(&self, name: &str, index: &SpreadIndex) -> Result<SpreadId> {
-        let bytes = index.to_bytes();
-        let options = LoadOptions {
-            copies: self.on.nodes.addresses().count(),
-            // The dataset has one piece, so each node stores all of it.
-            piece_bytes: Some(u64::MAX),
-            record_bytes: Some(1),
-            description: Some(serde_json::to_value(&index.info).expect("plain data")),
-            ..LoadOptions::default()
-        };
-        self.on.nodes.put(self.job, name, (name, Some(bytes.len() as u64)), &bytes[..], &options)?;
-        let file = dataset_on_nodes(self.on, name)?;
-        file.and_then(|file| file.id).ok_or_else(|| self.missing(name))
+        let description = serde_json::to_value(&index.info).expect("plain data");
+        put_copies(self.on, self.job, name, &index.to_bytes(), description)
     }
 
     /// Makes each node write the lists of its shards. Returns the number of vectors of each list.
@@ -301,52 +276,6 @@ impl Build<'_> {
             return Err(NodesError::Incomplete { name: self.vectors.file.title.clone(), what }.into());
         }
         Ok(counts.lists)
-    }
-
-    /// Measures recall on the held-out vectors.
-    fn measure(&self, found: &IndexOnNodes, sample: &Sample) -> Result<RecallTable> {
-        let (index, count) = (&found.index, sample.held_ids.len());
-        let all = RecallPoint { probes: index.info.lists, recall: 1.0 };
-        let table = |points| RecallTable::new(RECALL_K, count, MeasuredOn::HeldOutVectors, points);
-        if count == 0 {
-            return Ok(table(vec![all]));
-        }
-        self.job.start_phase("measuring recall", "queries", 0);
-        let (k, metric) = (RECALL_K + 1, index.info.metric);
-        let search = Search { k, metric, ..Search::default() };
-        let holders = self.on.nodes.addresses().count() as u64;
-        let lists_max = index.info.lists.min(PROBES_MAX + k);
-        let bytes = sample.held_rows.len() as u64 + count as u64 * (4 * lists_max + 16 * k);
-        let _memory = self.job.budget().reserve(request_bytes(bytes, holders), "held-out vectors")?;
-        let mut exact = Neighbours::new(&sample.held_ids);
-        let request = exact_request(self.vectors, self.job, &search, &sample.held_rows);
-        request.run(&mut Vec::new(), |query, _, id| exact.add(query, id))?;
-        let mut points = Vec::new();
-        let mut probes = 1;
-        loop {
-            let lists = Prober::new(index, probes, k).lists(self.job, &sample.held_rows)?;
-            let request = lists_request(self.vectors, found, self.job, &search, (&sample.held_rows, &lists));
-            let mut near = Neighbours::new(&sample.held_ids);
-            request.run(&mut Vec::new(), |query, _, id| near.add(query, id))?;
-            let recall = near.share_of(&exact);
-            points.push(RecallPoint { probes, recall });
-            if recall >= ENOUGH || probes >= index.info.lists {
-                return Ok(table(points));
-            }
-            if probes >= PROBES_MAX {
-                points.push(all);
-                return Ok(table(points));
-            }
-            // The sequence of the numbers of probes is 1, 2, 3, 4, 6, 8, 12, 16, ...
-            let next = if probes < 4 {
-                probes + 1
-            } else if probes.is_power_of_two() {
-                probes / 2 * 3
-            } else {
-                probes / 3 * 4
-            };
-            probes = next.min(index.info.lists);
-        }
     }
 }
 
@@ -381,34 +310,5 @@ impl Counts {
             *sum = sum.checked_add(count).ok_or_else(bad)?;
         }
         Ok(())
-    }
-}
-
-/// The neighbours of held-out vectors. A held-out vector is not its own neighbour.
-struct Neighbours<'a> {
-    own: &'a [u64],
-    ids: Vec<Vec<u64>>,
-}
-
-impl<'a> Neighbours<'a> {
-    fn new(own: &'a [u64]) -> Neighbours<'a> {
-        Neighbours { own, ids: vec![Vec::new(); own.len()] }
-    }
-
-    fn add(&mut self, query: u64, id: u64) -> Result<()> {
-        let query = query as usize;
-        if id != self.own[query] && self.ids[query].len() < RECALL_K as usize {
-            self.ids[query].push(id);
-        }
-        Ok(())
-    }
-
-    /// Returns the fraction of the neighbours `exact` that `self` also contains.
-    fn share_of(&self, exact: &Neighbours<'_>) -> f32 {
-        let pairs = || self.ids.iter().zip(&exact.ids);
-        let found: usize =
-            pairs().map(|(ids, exact)| exact.iter().filter(|id| ids.contains(id)).count()).sum();
-        let all: usize = exact.ids.iter().map(Vec::len).sum();
-        if all == 0 { 1.0 } else { found as f32 / all as f32 }
     }
 }

@@ -18,6 +18,7 @@ use inshore_vectors::{
 use serde_json::{Value, json};
 
 use super::{
+    LISTS_KIND,
     index::{SAMPLE_KIND, SampleArguments, WRITE_KIND, WriteArguments},
     lists::{Arguments, KIND},
     merge::Summary,
@@ -184,7 +185,7 @@ fn map_of_lists(mut map: FileMap, index: &SpreadIndex, generation: Generation) -
         piece.bytes = shard_lists_bytes(layout, piece.bytes / row_bytes, index.info.lists);
         piece.lines = 0;
     }
-    let description = Some(json!({ "kind": "vector-lists", "version": 1 }));
+    let description = Some(json!({ "kind": LISTS_KIND, "version": 1 }));
     Ok(FileMap { generation, record_bytes: None, description, ..map })
 }
 

@@ -3,7 +3,7 @@
 
 use arrow_array::RecordBatch;
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
-use inshore_nodes::{DistributedFile, Error as NodesError, GatherReport, read_from_nodes};
+use inshore_nodes::{Catalog, DistributedFile, Error as NodesError, GatherReport, read_from_nodes};
 use inshore_store::{Execution, Reservation};
 use inshore_vectors::{
     Approximate, Error as VectorError, MergedAnswer, Prober, QueryReader, Search, SpreadIndex,
@@ -14,12 +14,10 @@ use serde::{Deserialize, Serialize};
 use super::{
     VectorsOnNodes,
     merge::{Expected, Request},
+    parts::{dataset_in, id_of, index_names, latest_table},
     query::{ProbedLists, SearchedOnNodes, queries_at_once, request_bytes},
 };
-use crate::{
-    error::{Error, Result},
-    target::{OnNodes, wholes},
-};
+use crate::error::{Error, Result};
 
 pub(super) const KIND: &str = "nearest lists";
 /// The largest size of the centroids and counts of an index, in bytes. The client refuses a larger index.
@@ -50,75 +48,79 @@ pub(super) struct Arguments {
 #[derive(Debug)]
 pub(crate) struct IndexOnNodes {
     pub index: SpreadIndex,
+    /// The id of the dataset of centroids, as text. It is empty until the dataset is written.
+    pub index_id: String,
     /// The dataset of lists. Each of its pieces belongs to one piece of the vectors.
     pub lists: DistributedFile,
     pub _memory: Reservation,
 }
 
-/// Returns the names of the three datasets of the index of the vectors `vectors`. The first dataset contains the
-/// centroids, and the second contains the lists. The third contains the centroids that nodes read while they write the
-/// lists.
-pub(super) fn index_names(vectors: &str) -> [String; 3] {
-    ["index", "index.lists", "index.centroids"].map(|end| format!("{vectors}.{end}"))
+/// The description of an index on nodes, and its datasets.
+#[derive(Debug)]
+pub(super) struct IndexFiles {
+    /// The description, with the table of recall that was measured last.
+    pub info: SpreadIndexInfo,
+    /// The dataset of centroids and counts.
+    pub centroids: DistributedFile,
+    /// The dataset of lists.
+    pub lists: DistributedFile,
 }
 
-/// Returns the spread dataset `name`. Returns `None` if no node stores a dataset of this name.
-pub(super) fn dataset_on_nodes(on: &OnNodes, name: &str) -> Result<Option<DistributedFile>> {
-    match wholes(&on.nodes, &[name.into()]) {
-        Ok(found) => Ok(found.into_iter().next()),
-        // Other errors are returned, since a node that did not answer may store the dataset.
-        Err(Error::Nodes(NodesError::NotFound { name: shown })) if shown == format!("store:{name}") => {
-            Ok(None)
-        }
-        Err(error) => Err(error),
-    }
-}
-
-/// Returns the id of a dataset as text.
-pub(super) fn id_of(file: &DistributedFile) -> String {
-    file.id.map_or(String::new(), |id| id.to_string())
-}
-
-impl IndexOnNodes {
-    /// Reads the index of vectors from nodes. Returns `None` if the vectors have no index.
+impl IndexFiles {
+    /// Finds the index of vectors. Returns `None` if the vectors have no index.
     ///
     /// # Errors
-    /// - Returns [`NodesError::Unfit`] if the index was built from other vectors, if its lists are missing, if its
-    ///   description is invalid, or if its centroids are larger than the limit.
-    /// - Returns [`VectorError::BadDataset`] if the centroids or counts are invalid.
-    /// - Returns [`inshore_store::Error`] if the budget has too little free memory.
+    /// - Returns [`NodesError::Unfit`] if the index was built from other vectors, if its lists are missing, or if its
+    ///   description is invalid.
     /// - Returns [`NodesError`] if a node does not answer.
-    pub fn find(vectors: &VectorsOnNodes, job: &Execution) -> Result<Option<IndexOnNodes>> {
-        let on = &vectors.on;
+    pub fn find(catalog: &Catalog, vectors: &VectorsOnNodes) -> Result<Option<IndexFiles>> {
         let [name, lists_name, _] = index_names(&vectors.info.name);
-        let Some(file) = dataset_on_nodes(on, &name)? else { return Ok(None) };
+        let Some(file) = dataset_in(catalog, &name)? else { return Ok(None) };
         let unfit = |what: String| NodesError::Unfit { name: file.title.clone(), what };
-        let info: SpreadIndexInfo = serde_json::from_value(file.description.clone().unwrap_or_default())
+        let mut info: SpreadIndexInfo = serde_json::from_value(file.description.clone().unwrap_or_default())
             .map_err(|error| unfit(format!("its description is not one of an index: {error}")))?;
         info.check(&name, file.bytes())?;
         let rebuild = format!("`inshore nearest index {} --node` builds it again", vectors.info.name);
         if info.vectors_id != id_of(&vectors.file) || info.vectors != vectors.info.vectors {
             return Err(unfit(format!("this is an index of other vectors: {rebuild}")).into());
         }
-        let Some(lists) = dataset_on_nodes(on, &lists_name)? else {
+        let Some(lists) = dataset_in(catalog, &lists_name)? else {
             return Err(unfit(format!("its lists, store:{lists_name}, are not there: {rebuild}")).into());
         };
         if info.lists_id != id_of(&lists) || !are_lists_of(vectors, &lists, info.lists) {
             return Err(unfit(format!("store:{lists_name} has the lists of another index: {rebuild}")).into());
         }
+        if let Some(latest) = latest_table(catalog, &vectors.info.name, &id_of(&file))? {
+            info.recall = latest.recall;
+        }
+        Ok(Some(IndexFiles { info, centroids: file, lists }))
+    }
+}
+
+impl IndexOnNodes {
+    /// Reads the index of vectors from nodes. Returns `None` if the vectors have no index.
+    ///
+    /// # Errors
+    /// - Returns the errors of [`IndexFiles::find`].
+    /// - Returns [`NodesError::Unfit`] if the centroids are larger than the limit.
+    /// - Returns [`VectorError::BadDataset`] if the centroids or counts are invalid.
+    /// - Returns [`inshore_store::Error`] if the budget has too little free memory.
+    pub fn find(vectors: &VectorsOnNodes, job: &Execution) -> Result<Option<IndexOnNodes>> {
+        let on = &vectors.on;
+        let Some(files) = IndexFiles::find(&on.nodes.catalog()?, vectors)? else { return Ok(None) };
+        let IndexFiles { info, centroids: file, lists } = files;
         if file.bytes() > INDEX_BYTES_MAX {
-            return Err(
-                unfit(format!("its centroids have {} bytes, more than the limit", file.bytes())).into()
-            );
+            let what = format!("its centroids have {} bytes, more than the limit", file.bytes());
+            return Err(NodesError::Unfit { name: file.title, what }.into());
         }
         // The memory is that of the received bytes and of the index.
         job.budget().need(2 * file.bytes(), || format!("reading the index of {}", vectors.info.name))?;
         let mut memory = job.budget().reserve(2 * file.bytes(), "the centroids of an index")?;
         let run = inshore_nodes::RunOptions { partial: false, ..on.options.clone() };
         let bytes = read_from_nodes(&on.nodes, job, &file, 0..file.bytes(), &run)?;
-        let index = SpreadIndex::of_bytes(&name, info, &bytes)?;
+        let index = SpreadIndex::of_bytes(&file.dataset, info, &bytes)?;
         memory.resize(file.bytes())?;
-        Ok(Some(IndexOnNodes { index, lists, _memory: memory }))
+        Ok(Some(IndexOnNodes { index, index_id: id_of(&file), lists, _memory: memory }))
     }
 }
 

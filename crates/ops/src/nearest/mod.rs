@@ -21,13 +21,16 @@
 //! Each node reads its shards once for each request. Queries that do not fit into one request need several requests.
 //! Only queries and neighbours are sent over the network.
 
+mod datasets;
 mod import;
 mod index;
 mod list_node;
 mod lists;
 mod merge;
 mod node;
+mod parts;
 mod query;
+mod recall;
 #[cfg(test)]
 mod tests;
 
@@ -35,17 +38,20 @@ use inshore_nodes::{DistributedFile, Error as NodesError};
 use inshore_vectors::{Metric, VectorLayout, VectorsInfo};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::{
-    import::import_on_nodes,
-    index::index_on_nodes,
-    lists::{IndexOnNodes, search_lists_on_nodes},
-    query::search_on_nodes,
-};
 pub use self::{
+    datasets::SpreadDescription,
     list_node::{SamplesVectors, SearchesLists, WritesLists},
     merge::NodeSearched,
     node::SearchesVectors,
     query::{ProbedLists, SearchedOnNodes},
+};
+pub(crate) use self::{
+    datasets::{describe_on_nodes, list_on_nodes, remove_index_on_nodes, remove_on_nodes},
+    import::import_on_nodes,
+    index::index_on_nodes,
+    lists::{IndexOnNodes, search_lists_on_nodes},
+    query::search_on_nodes,
+    recall::measure_recall_on_nodes,
 };
 use crate::{
     error::Result,
@@ -53,6 +59,8 @@ use crate::{
 };
 
 const KIND: &str = "nearest";
+/// The kind of the bytes of the lists of an index, which the description of the dataset states.
+const LISTS_KIND: &str = "vector-lists";
 
 /// The arguments of a request to find neighbours.
 #[derive(Debug, Serialize, Deserialize)]
@@ -71,7 +79,7 @@ struct Arguments {
 }
 
 /// A spread file of vectors on nodes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct VectorsOnNodes {
     pub on: OnNodes,
     pub file: DistributedFile,
@@ -88,6 +96,11 @@ impl VectorsOnNodes {
     pub fn find(on: &OnNodes, name: &str) -> Result<VectorsOnNodes> {
         let found = wholes(&on.nodes, &[name.into()])?;
         let file = found.into_iter().next().expect("the catalog finds a file, or returns an error");
+        VectorsOnNodes::of_file(on, file)
+    }
+
+    /// Checks the map of a spread file of vectors.
+    fn of_file(on: &OnNodes, file: DistributedFile) -> Result<VectorsOnNodes> {
         let unfit = |what: String| NodesError::Unfit { name: file.title.clone(), what };
         let Some(description) = &file.description else {
             let what = "the dataset has no vectors: `nearest import --node` imports vectors".to_string();

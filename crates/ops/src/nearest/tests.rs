@@ -1,6 +1,6 @@
 //! Tests that compare the neighbours found on nodes with those of a search in one store.
 
-use std::{fs, path::PathBuf, thread, time::Duration};
+use std::{fs, net::SocketAddr, path::PathBuf, thread, time::Duration};
 
 use arrow_array::{
     RecordBatch,
@@ -12,15 +12,16 @@ use inshore_nodes::{
 };
 use inshore_store::{Budget, Cancel, Context, Execution, Job, Store};
 use inshore_vectors::{
-    Approximate, Element, Index, Metric, Search, SpreadIndexInfo, VectorFile, VectorLayout, Vectors, import,
-    search,
+    Approximate, Element, Index, MeasuredOn, Metric, RecallTable, Search, SpreadIndexInfo, VectorFile,
+    VectorLayout, Vectors, import, search,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{
-    IndexOnNodes, KIND, SearchedOnNodes, VectorsOnNodes, import_on_nodes, index_on_nodes,
-    merge::rows_are_accepted, search_lists_on_nodes, search_on_nodes,
+    IndexOnNodes, KIND, SearchedOnNodes, VectorsOnNodes, describe_on_nodes, import_on_nodes, index_on_nodes,
+    list_on_nodes, measure_recall_on_nodes, merge::rows_are_accepted, remove_index_on_nodes, remove_on_nodes,
+    search_lists_on_nodes, search_on_nodes,
 };
 use crate::{error::Result, target::OnNodes, works_here};
 
@@ -36,16 +37,8 @@ struct Cluster {
 impl Cluster {
     fn new(count: usize) -> Cluster {
         let folder = tempfile::tempdir().unwrap();
-        let serve = |number: usize| {
-            let store = Store::open(folder.path().join(format!("node{number}"))).unwrap();
-            let config = AgentConfig {
-                drain: Duration::from_millis(50),
-                task_memory_bytes: 24 << 20,
-                ..AgentConfig::new("node", 64 << 20, 2)
-            };
-            Agent::new(store, works_here(), config).serve("127.0.0.1:0".parse().unwrap()).unwrap()
-        };
-        let serving: Vec<RunningAgent> = (0..count).map(serve).collect();
+        let any = "127.0.0.1:0".parse().unwrap();
+        let serving: Vec<RunningAgent> = (0..count).map(|number| serve(&folder, number, any)).collect();
         let addresses = serving.iter().map(|serving| serving.address().to_string()).collect();
         let nodes = Nodes::new(ClientConfig::new(addresses, None)).unwrap();
         let on = OnNodes { nodes, options: RunOptions::default() };
@@ -89,6 +82,34 @@ impl Cluster {
     fn stop(&mut self, node: usize) {
         drop(self.serving[node].take());
     }
+
+    /// Starts a node again that was stopped, at the same address. The next command connects to all nodes again.
+    fn start(&mut self, node: usize) {
+        let address = self.on.nodes.addresses().nth(node).unwrap().parse().unwrap();
+        self.serving[node] = Some(serve(&self.folder, node, address));
+        self.begin();
+    }
+
+    /// Begins a new command, which also sends requests to nodes that were lost.
+    fn begin(&mut self) {
+        self.on.nodes = self.on.nodes.begin(None);
+    }
+
+    /// Returns the names of all datasets on the nodes.
+    fn names(&self) -> Vec<String> {
+        self.on.nodes.catalog().unwrap().wholes().unwrap().into_iter().map(|file| file.dataset).collect()
+    }
+}
+
+/// Starts the node with the number `number`.
+fn serve(folder: &TempDir, number: usize, address: SocketAddr) -> RunningAgent {
+    let store = Store::open(folder.path().join(format!("node{number}"))).unwrap();
+    let config = AgentConfig {
+        drain: Duration::from_millis(50),
+        task_memory_bytes: 24 << 20,
+        ..AgentConfig::new("node", 64 << 20, 2)
+    };
+    Agent::new(store, works_here(), config).serve(address).unwrap()
 }
 
 /// Returns pseudo-random numbers below `most`.
@@ -480,9 +501,7 @@ fn an_index_that_is_not_one_of_the_vectors_is_refused_and_built_again() {
     let options = Index { lists: Some(30), ..Index::default() };
     assert!(IndexOnNodes::find(&cluster.find(), &plain(24 << 20)).unwrap().is_none());
     build(&cluster, &options).unwrap();
-    let names: Vec<String> =
-        cluster.on.nodes.catalog().unwrap().wholes().unwrap().into_iter().map(|file| file.dataset).collect();
-    assert_eq!(names, ["points", "points.index", "points.index.lists"]);
+    assert_eq!(cluster.names(), ["points", "points.index", "points.index.lists"]);
     // A second build has another number of lists.
     let sample = build(&cluster, &Index { lists: Some(20), ..Index::default() }).unwrap().sample;
     assert!((540..740).contains(&sample), "{sample}");
@@ -513,7 +532,7 @@ fn a_hostile_request_for_lists_is_refused() {
     cluster.load(&file, 1, 20_000).unwrap();
     let count = build(&cluster, &Index { lists: Some(30), ..Index::default() }).unwrap().lists;
     let vectors = cluster.find();
-    let lists = super::lists::dataset_on_nodes(&cluster.on, "points.index.lists").unwrap().unwrap();
+    let lists = super::parts::dataset_on_nodes(&cluster.on, "points.index.lists").unwrap().unwrap();
     let ask = |kind: &'static str, arguments: Value| {
         let (job, run) = (plain(64 << 20), RunOptions::default());
         let files = std::slice::from_ref(&lists);
@@ -549,4 +568,208 @@ fn a_hostile_request_for_lists_is_refused() {
     let error = ask(super::index::WRITE_KIND, json!({ "vectors": 3 }));
     assert!(error.contains("invalid type"), "{error}");
     assert!(!approximate(&vectors, &queries, &options_of(Metric::L2, 3), Some(1)).unwrap().0.is_empty());
+}
+
+#[test]
+fn vectors_on_nodes_are_listed_described_and_removed_with_their_index_and_other_datasets_are_not() {
+    let cluster = Cluster::new(3);
+    let on = &cluster.on;
+    let (file, _) = clustered(&cluster, Element::U8);
+    cluster.load(&file, 2, 5_000).unwrap();
+    let options = LoadOptions { record_bytes: Some(1), ..LoadOptions::default() };
+    on.nodes.put(&plain(64 << 20), "text", ("text", Some(5)), &b"text\n"[..], &options).unwrap();
+    let bare = describe_on_nodes(on, "points").unwrap();
+    assert_eq!((bare.vectors.vectors, bare.vectors.dimensions, bare.copies), (6000, 8, 2));
+    assert!(bare.index.is_none() && bare.index_error.is_none() && bare.stored_on.len() == 3);
+    assert!(bare.to_string().ends_with("\n  index            none"), "{bare}");
+    let built = build(&cluster, &Index { lists: Some(20), ..Index::default() }).unwrap();
+    let described = describe_on_nodes(on, "points").unwrap();
+    assert_eq!(described.index.as_ref(), Some(&built));
+    let text = described.to_string();
+    for part in
+        ["points\n  vectors          6000\n", "    metric         l2\n", "lists probed   recall at 10"]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert_eq!(list_on_nodes(on).unwrap(), (vec![described], Vec::new()));
+
+    // Only the index is removed. A second removal finds no index.
+    assert_eq!(remove_index_on_nodes(on, "points").unwrap(), 3);
+    assert_eq!(describe_on_nodes(on, "points").unwrap(), bare);
+    let error = remove_index_on_nodes(on, "points").unwrap_err().to_string();
+    assert!(error.contains("points has no index"), "{error}");
+    // The index of replaced vectors is named, and is removed with the vectors.
+    build(&cluster, &Index { lists: Some(20), ..Index::default() }).unwrap();
+    on.nodes.remove("points").unwrap();
+    cluster.load(&file, 1, 5_000).unwrap();
+    let stale = describe_on_nodes(on, "points").unwrap();
+    assert!(stale.index_error.unwrap().contains("this is an index of other vectors"));
+    assert_eq!(remove_on_nodes(on, "points").unwrap(), 3);
+    assert_eq!(cluster.names(), ["text"]);
+    // An index whose vectors no longer exist can be removed.
+    cluster.load(&file, 1, 5_000).unwrap();
+    build(&cluster, &Index { lists: Some(20), ..Index::default() }).unwrap();
+    on.nodes.remove("points").unwrap();
+    remove_index_on_nodes(on, "points").unwrap();
+    assert_eq!(cluster.names(), ["text"]);
+
+    let refused = |error: crate::Error, expected: &str| {
+        assert!(error.to_string().contains(expected), "{error}: expected {expected}");
+    };
+    refused(remove_on_nodes(on, "text").unwrap_err(), "store:text: kind: found other bytes");
+    refused(remove_on_nodes(on, "points").unwrap_err(), "store:points: not found");
+    refused(remove_index_on_nodes(on, "points").unwrap_err(), "store:points: not found");
+    refused(describe_on_nodes(on, "text").unwrap_err(), "the dataset has no vectors");
+    // A dataset of a user that has the name of an index is not removed with the vectors.
+    cluster.load(&file, 1, 5_000).unwrap();
+    on.nodes.put(&plain(64 << 20), "points.index", ("text", Some(5)), &b"text\n"[..], &options).unwrap();
+    refused(remove_on_nodes(on, "points").unwrap_err(), "store:points.index: kind: found other bytes");
+    refused(remove_index_on_nodes(on, "points").unwrap_err(), "store:points.index: kind: found other bytes");
+    assert_eq!(cluster.names(), ["points", "points.index", "text"]);
+}
+
+#[test]
+fn a_removal_names_a_node_that_is_away_and_is_finished_once_the_node_is_back() {
+    let mut cluster = Cluster::new(3);
+    let (file, _) = clustered(&cluster, Element::U8);
+    cluster.load(&file, 1, 5_000).unwrap();
+    build(&cluster, &Index { lists: Some(20), ..Index::default() }).unwrap();
+    let away = cluster.on.nodes.addresses().nth(1).unwrap().to_string();
+    let names_it =
+        |error: crate::Error| assert!(error.to_string().contains(&away), "{error}: expected {away}");
+    cluster.stop(1);
+    cluster.begin();
+    names_it(remove_index_on_nodes(&cluster.on, "points").unwrap_err());
+    cluster.begin();
+    names_it(remove_index_on_nodes(&cluster.on, "points").unwrap_err());
+    names_it(remove_on_nodes(&cluster.on, "points").unwrap_err());
+    cluster.begin();
+    names_it(remove_on_nodes(&cluster.on, "points").unwrap_err());
+    let (listed, notes) = list_on_nodes(&cluster.on).unwrap();
+    assert!(listed.is_empty() && notes.len() == 1 && notes[0].contains(&away), "{notes:?}");
+    cluster.start(1);
+    let (listed, notes) = list_on_nodes(&cluster.on).unwrap();
+    let expected = "store:points: these nodes have a generation that was removed";
+    assert!(listed.is_empty() && notes.len() == 1 && notes[0].contains(expected), "{notes:?}");
+    assert_eq!(remove_on_nodes(&cluster.on, "points").unwrap(), 1);
+    assert!(cluster.names().is_empty(), "{:?}", cluster.names());
+    // The name is free again.
+    cluster.load(&file, 1, 5_000).unwrap();
+    assert_eq!(describe_on_nodes(&cluster.on, "points").unwrap().vectors.vectors, 6000);
+}
+
+fn measure(cluster: &Cluster, queries: &VectorFile, sample: u64, k: u64) -> Result<RecallTable> {
+    let job = plain(24 << 20);
+    let measured = measure_recall_on_nodes(&cluster.find(), &job, queries, (sample, k));
+    assert_eq!(job.budget().reserved_bytes(), 0);
+    measured
+}
+
+/// Returns the table of recall that searches use.
+fn used_table(cluster: &Cluster) -> RecallTable {
+    describe_on_nodes(&cluster.on, "points").unwrap().index.unwrap().recall
+}
+
+#[test]
+fn recall_is_measured_on_queries_and_equals_that_of_the_searches_on_any_number_of_nodes() {
+    let mut first: Option<RecallTable> = None;
+    for (nodes, copies, piece_bytes) in [(1, 1, 1 << 20), (3, 2, 5_000)] {
+        let cluster = Cluster::new(nodes);
+        let (file, queries) = clustered(&cluster, Element::U8);
+        cluster.load(&file, copies, piece_bytes).unwrap();
+        let built = build(&cluster, &Index { lists: Some(60), seed: 5, ..Index::default() }).unwrap();
+        assert_eq!(built.recall.measured_on, MeasuredOn::HeldOutVectors);
+        let table = measure(&cluster, &queries, 1000, 7).unwrap();
+        assert_eq!((table.queries, table.k, table.measured_on), (50, 7, MeasuredOn::Queries));
+        assert_eq!(used_table(&cluster), table);
+        // The recall of a point is that of a search with as many lists.
+        let near = options_of(Metric::L2, 7);
+        let (expected, _) = on_nodes(&cluster.find(), 24 << 20, &queries, &near).unwrap();
+        for point in &table.points {
+            let (rows, _) = approximate(&cluster.find(), &queries, &near, Some(point.probes)).unwrap();
+            let found =
+                expected.iter().filter(|row| rows.iter().any(|other| (other.0, other.2) == (row.0, row.2)));
+            let recall = found.count() as f32 / expected.len() as f32;
+            assert_eq!(recall, point.recall, "{} lists", point.probes);
+        }
+        // A search by recall probes as many lists as the table says.
+        let by_recall = approximate(&cluster.find(), &queries, &near, None).unwrap().1.approximate.unwrap();
+        assert_eq!(by_recall.probes, table.probes_for(0.9, built.lists));
+        let points = |table: &RecallTable| table.points.clone();
+        match &first {
+            None => first = Some(table),
+            Some(first) => assert_eq!(points(first), points(&table)),
+        }
+        // A sample is taken at equal intervals.
+        let some = measure(&cluster, &queries, 3, 2).unwrap();
+        assert_eq!((some.queries, some.k), (3, 2));
+        assert_eq!(used_table(&cluster), some);
+    }
+}
+
+#[test]
+fn a_table_of_recall_is_replaced_completely_or_not_at_all() {
+    let mut cluster = Cluster::new(2);
+    let (file, queries) = clustered(&cluster, Element::U8);
+    cluster.load(&file, 2, 5_000).unwrap();
+    let error = measure(&cluster, &queries, 10, 5).unwrap_err().to_string();
+    assert!(error.contains("points has no index"), "{error}");
+    let built = build(&cluster, &Index { lists: Some(20), ..Index::default() }).unwrap();
+    for (sample, k, expected) in [(0, 5, "sample is 0"), (5, 0, "k is 0")] {
+        let error = measure(&cluster, &queries, sample, k).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    assert_eq!(used_table(&cluster), built.recall);
+    let tables = |cluster: &Cluster| {
+        let names = cluster.names().into_iter();
+        names.filter(|name| name.starts_with("points.index.recall.")).collect::<Vec<_>>()
+    };
+    let one = measure(&cluster, &queries, 10, 5).unwrap();
+    assert_eq!(tables(&cluster), ["points.index.recall.0"]);
+    let two = measure(&cluster, &queries, 20, 5).unwrap();
+    assert_eq!(tables(&cluster), ["points.index.recall.1"]);
+    assert!(one != two && used_table(&cluster) == two);
+    // A measurement that was interrupted after the write of its table leaves two tables. The later one is used.
+    let kept = cluster.on.nodes.catalog().unwrap().files_of("points.index.recall.1").unwrap();
+    let put = |description: Value| {
+        let options = LoadOptions {
+            copies: 2,
+            record_bytes: Some(1),
+            description: Some(description),
+            ..LoadOptions::default()
+        };
+        let name = "points.index.recall.0";
+        cluster.on.nodes.put(&plain(64 << 20), name, (name, Some(1)), &b"x"[..], &options).unwrap();
+    };
+    let mut later = kept[0].description.clone().unwrap();
+    later["number"] = json!(later["number"].as_u64().unwrap() + 1);
+    later["recall"] = serde_json::to_value(&one).unwrap();
+    put(later.clone());
+    assert_eq!(used_table(&cluster), one);
+    let two = measure(&cluster, &queries, 20, 5).unwrap();
+    assert_eq!(
+        (tables(&cluster), used_table(&cluster)),
+        (vec!["points.index.recall.1".to_string()], two.clone())
+    );
+    // A table of another index is ignored, and is replaced by the next measurement.
+    later["number"] = json!(1000);
+    later["index_id"] = json!("00000000000000000000000000000001");
+    put(later);
+    assert_eq!(used_table(&cluster), two);
+    measure(&cluster, &queries, 20, 5).unwrap();
+    assert_eq!(tables(&cluster), ["points.index.recall.0"]);
+    // A node that is away is named, and the table remains.
+    let table = used_table(&cluster);
+    cluster.stop(1);
+    cluster.begin();
+    let error = measure(&cluster, &queries, 10, 5).unwrap_err().to_string();
+    assert!(error.contains(cluster.on.nodes.addresses().nth(1).unwrap()), "{error}");
+    assert_eq!(used_table(&cluster), table);
+    cluster.start(1);
+    // A new index has the table of its build.
+    let built = build(&cluster, &Index { lists: Some(20), ..Index::default() }).unwrap();
+    assert_eq!((used_table(&cluster), tables(&cluster)), (built.recall, Vec::new()));
+    measure(&cluster, &queries, 10, 5).unwrap();
+    remove_on_nodes(&cluster.on, "points").unwrap();
+    assert!(cluster.names().is_empty(), "{:?}", cluster.names());
 }

@@ -43,10 +43,10 @@ pub use self::kernel::{
 };
 #[cfg(feature = "vectors")]
 pub use self::nearest::{
-    AddVectors, BuiltIndex, CompactVectors, ContentKind, DedupVectors, DescribeVectors, Found, HashTables,
-    ImportFiles, ImportVectors, IndexVectors, JoinVectors, ListVectors, MeasureRecall, NeighbourGraph,
-    Neighbours, OpenInfo, OpenOptions, OpenVectors, RemoveFromVectors, RemoveVectors, SearchVectors,
-    UpsertVectors, VectorsAnswer,
+    AddVectors, BuiltIndex, CompactVectors, ContentKind, DedupVectors, DescribeVectors, DescribedVectors,
+    Found, HashTables, ImportFiles, ImportVectors, IndexVectors, JoinVectors, ListVectors, MeasureRecall,
+    NeighbourGraph, Neighbours, OpenInfo, OpenOptions, OpenVectors, RemoveFromVectors, RemoveVectors,
+    SearchVectors, UpsertVectors, VectorsAnswer,
 };
 #[cfg(feature = "sql")]
 pub use self::sql::{NamedTable, Sql};

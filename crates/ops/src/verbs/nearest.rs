@@ -22,7 +22,7 @@ use inshore_vectors::{Search, VectorFile};
 pub use self::{
     changes::{AddVectors, CompactVectors, RemoveFromVectors, UpsertVectors},
     content::{ContentKind, ImportFiles},
-    datasets::{DescribeVectors, ListVectors, RemoveVectors, VectorsAnswer},
+    datasets::{DescribeVectors, DescribedVectors, ListVectors, RemoveVectors, VectorsAnswer},
     dedup::DedupVectors,
     import::ImportVectors,
     index::{BuiltIndex, HashTables, IndexVectors, MeasureRecall},

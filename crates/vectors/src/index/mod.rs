@@ -63,10 +63,7 @@ pub(crate) use self::{
     loaded::LoadedLists,
     query::{load_lists, pairs_of_index, search_in_lists},
     ranges::Ranges,
-    recall::{
-        ENOUGH as RECALL_ENOUGH, check_measurement, commit_table, for_vectors, grid as recall_grid,
-        pass_bytes,
-    },
+    recall::{ENOUGH as RECALL_ENOUGH, commit_table, for_vectors, grid as recall_grid, pass_bytes},
     selected::probes_among,
     sizes::list_sizes,
 };
@@ -82,7 +79,7 @@ pub use self::{
     info::{CodedLists, CopiedLists, IndexInfo, index_name},
     plan::{Strategy, StrategyPlan},
     query::{Approximate, ApproximateSearched, check_index_search},
-    recall::measure_recall,
+    recall::{check_measurement, measure_recall},
     sizes::ListSizes,
     spread::{
         ListRequest, Prober, SamplePlan, SpreadIndex, SpreadIndexInfo, SpreadIndexKind, plan_sample,

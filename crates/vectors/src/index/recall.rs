@@ -187,7 +187,7 @@ pub(crate) fn commit_table(
 ///
 /// # Errors
 /// Returns [`Error::BadOption`] if one of the numbers is out of range.
-pub(crate) fn check_measurement(sample: u64, k: u64) -> Result<()> {
+pub fn check_measurement(sample: u64, k: u64) -> Result<()> {
     for (option, found) in [("sample", sample), ("k", k)] {
         if found == 0 || found > 1 << 20 {
             let expected = format!("1 to {}", 1 << 20);

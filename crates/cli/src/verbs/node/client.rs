@@ -20,8 +20,8 @@ pub fn refuse(options: &GlobalOptions) -> Result<()> {
     if are_named(options) {
         bail!(
             "this command does not run on nodes: --node works with search, count, sql, reduce, sort, language, \
-             compress, decompress, checksum, nearest import, index and query, kernel push, run, ls and rm, store put, get, ls, rm \
-             and repair, node run, status and traverse"
+             compress, decompress, checksum, nearest import, index, query, recall, ls, info and rm, kernel push, run, ls and rm, \
+             store put, get, ls, rm and repair, node run, status and traverse"
         );
     }
     Ok(())

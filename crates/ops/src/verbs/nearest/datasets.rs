@@ -6,29 +6,59 @@ use inshore_store::Execution;
 use inshore_vectors::{self as vectors, Description};
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "nodes")]
+use crate::nearest::{
+    SpreadDescription, describe_on_nodes, list_on_nodes, remove_index_on_nodes, remove_on_nodes,
+};
 use crate::{
     error::Result,
     operation::{Attachments, DatasetOperation, NormalForm, RequestContext},
-    target::Response,
+    target::{Response, Target},
     target_kind::TargetKind,
     verbs::stores::{RemoveAnswer, dataset_of, only, remove_each},
 };
 
-/// Lists the vectors of the store. See [`vectors::list`].
+/// Lists the vectors of the store or of nodes. See [`vectors::list`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ListVectors {}
 
-/// The vectors of a store.
+/// The listed vectors.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct VectorsAnswer {
     /// The properties of each dataset of vectors, in the order of their names.
-    pub datasets: Vec<Description>,
+    pub datasets: Vec<DescribedVectors>,
+    /// Descriptions of vectors on nodes that cannot be used, and the errors of nodes that did not answer.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// The properties of vectors and of their index.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum DescribedVectors {
+    /// The vectors are in the local store.
+    Local(Box<Description>),
+    /// The vectors are on nodes.
+    #[cfg(feature = "nodes")]
+    OnNodes(Box<SpreadDescription>),
+}
+
+impl std::fmt::Display for DescribedVectors {
+    /// Writes the properties as text lines.
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            DescribedVectors::Local(description) => description.fmt(out),
+            #[cfg(feature = "nodes")]
+            DescribedVectors::OnNodes(description) => description.fmt(out),
+        }
+    }
 }
 
 impl DatasetOperation for ListVectors {
     const VERB: &'static str = "nearest ls";
-    const FORM: NormalForm = NormalForm::Answer;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
+    const FORM: NormalForm = NormalForm::Common;
     type Answer = VectorsAnswer;
 
     fn run(
@@ -37,7 +67,18 @@ impl DatasetOperation for ListVectors {
         job: &Execution,
         _attachments: Attachments<'_>,
     ) -> Result<Response<VectorsAnswer>> {
-        Ok(Response::local(VectorsAnswer { datasets: vectors::list(&context.stored(job)?.store())? }))
+        let (datasets, notes) = match context.target {
+            Target::Local => {
+                let listed = vectors::list(&context.stored(job)?.store())?;
+                (listed.into_iter().map(|one| DescribedVectors::Local(one.into())).collect(), Vec::new())
+            }
+            #[cfg(feature = "nodes")]
+            Target::Nodes(on) => {
+                let (listed, notes) = list_on_nodes(on)?;
+                (listed.into_iter().map(|one| DescribedVectors::OnNodes(one.into())).collect(), notes)
+            }
+        };
+        Ok(Response::local(VectorsAnswer { datasets, notes }))
     }
 }
 
@@ -48,8 +89,9 @@ pub struct DescribeVectors {}
 
 impl DatasetOperation for DescribeVectors {
     const VERB: &'static str = "nearest info";
-    const FORM: NormalForm = NormalForm::Answer;
-    type Answer = Description;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
+    const FORM: NormalForm = NormalForm::Common;
+    type Answer = DescribedVectors;
 
     fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, _place: TargetKind) -> Result<()> {
         only(Self::VERB, inputs).map(drop)
@@ -60,10 +102,16 @@ impl DatasetOperation for DescribeVectors {
         context: &RequestContext<'_>,
         job: &Execution,
         _attachments: Attachments<'_>,
-    ) -> Result<Response<Description>> {
+    ) -> Result<Response<DescribedVectors>> {
         let name = dataset_of(only(Self::VERB, context.inputs)?)?;
-        let job = context.stored(job)?;
-        Ok(Response::local(vectors::describe_lists(&job.store(), job, name)?))
+        Ok(Response::local(match context.target {
+            Target::Local => {
+                let job = context.stored(job)?;
+                DescribedVectors::Local(vectors::describe_lists(&job.store(), job, name)?.into())
+            }
+            #[cfg(feature = "nodes")]
+            Target::Nodes(on) => DescribedVectors::OnNodes(describe_on_nodes(on, name)?.into()),
+        }))
     }
 }
 
@@ -78,7 +126,8 @@ pub struct RemoveVectors {
 
 impl DatasetOperation for RemoveVectors {
     const VERB: &'static str = "nearest rm";
-    const FORM: NormalForm = NormalForm::Answer;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
+    const FORM: NormalForm = NormalForm::Common;
     type Answer = RemoveAnswer;
 
     fn run(
@@ -87,6 +136,11 @@ impl DatasetOperation for RemoveVectors {
         job: &Execution,
         attachments: Attachments<'_>,
     ) -> Result<Response<RemoveAnswer>> {
+        #[cfg(feature = "nodes")]
+        if let Target::Nodes(on) = context.target {
+            let remove = if self.index { remove_index_on_nodes } else { remove_on_nodes };
+            return remove_each(context, &attachments, |name| remove(on, name).map(Some));
+        }
         let store = context.stored(job)?.store();
         let remove = if self.index { vectors::remove_index } else { vectors::remove };
         remove_each(context, &attachments, |name| {

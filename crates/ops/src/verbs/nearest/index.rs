@@ -8,7 +8,12 @@ use inshore_vectors::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{default_k, no_inputs, queries::Queries};
+use super::{
+    default_k, no_inputs,
+    queries::{LINES_ON_NODES, Queries},
+};
+#[cfg(feature = "nodes")]
+use crate::nearest::{VectorsOnNodes, index_on_nodes, measure_recall_on_nodes};
 use crate::{
     error::{Error, Result},
     operation::{Attachments, NormalForm, Operation, RequestContext, StoreUse},
@@ -164,7 +169,7 @@ impl Operation for IndexVectors {
         if let crate::Target::Nodes(on) = context.target {
             let IndexVectors { metric, lists, seed, .. } = *self;
             let options = Index { metric, lists, seed, copies: None, codes: None };
-            let index = crate::nearest::index_on_nodes(on, job, &self.dataset, &options)?;
+            let index = index_on_nodes(on, job, &self.dataset, &options)?;
             return Ok(Response::local(BuiltIndex::OnNodes { index }));
         }
         let job = context.stored(job)?;
@@ -189,11 +194,19 @@ impl Operation for IndexVectors {
 
 impl Operation for MeasureRecall {
     const NAME: &'static str = "nearest recall";
-    const PLACES: &'static [TargetKind] = &[TargetKind::Local];
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const STORE: StoreUse = StoreUse::Here;
-    const FORM: NormalForm = NormalForm::Answer;
+    const FORM: NormalForm = NormalForm::Common;
     type Plan = Queries;
     type Answer = RecallTable;
+
+    fn check(&self, _inputs: &[PathBuf], _output: Option<&Path>, place: TargetKind) -> Result<()> {
+        if self.lines && place == TargetKind::Nodes {
+            let (operation, option, why) = (Self::NAME, "lines", LINES_ON_NODES);
+            return Err(Error::UnsupportedOption { operation, option, place, why });
+        }
+        Ok(())
+    }
 
     fn plan(&self, context: &RequestContext<'_>) -> Result<Queries> {
         Queries::plan(Self::NAME, context.inputs)
@@ -206,6 +219,13 @@ impl Operation for MeasureRecall {
         job: &Execution,
         _attachments: Attachments<'_>,
     ) -> Result<Response<RecallTable>> {
+        #[cfg(feature = "nodes")]
+        if let crate::Target::Nodes(on) = context.target {
+            let vectors = VectorsOnNodes::find(on, &self.dataset)?;
+            let queries = queries.into_file(Self::NAME, vectors.layout.element)?;
+            let table = measure_recall_on_nodes(&vectors, job, &queries, (self.sample, self.k))?;
+            return Ok(Response::local(table));
+        }
         let job = context.stored(job)?;
         let store = job.store();
         let vectors = Vectors::open(&store, &self.dataset)?;

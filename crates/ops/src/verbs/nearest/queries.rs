@@ -14,6 +14,9 @@ use crate::{
     operation::Plan,
 };
 
+/// The reason why queries that are lines are refused on nodes.
+pub(super) const LINES_ON_NODES: &str = "the queries of vectors on nodes are a file of vectors";
+
 /// The inputs of a search, before the dataset is opened.
 #[derive(Debug)]
 pub enum Queries {

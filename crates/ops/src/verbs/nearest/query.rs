@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     default_k,
-    queries::{Queries, for_elements},
+    queries::{LINES_ON_NODES, Queries, for_elements},
 };
 #[cfg(feature = "nodes")]
 use crate::nearest::{IndexOnNodes, SearchedOnNodes, VectorsOnNodes, search_lists_on_nodes, search_on_nodes};
@@ -249,12 +249,11 @@ impl SearchVectors {
     fn check_on_nodes(&self) -> Result<()> {
         let columns = "vectors on nodes have no columns";
         let single = "nodes read each list once for all queries that probe it, the strategy `batch`";
-        let lines = "the queries of vectors on nodes are a file of vectors";
         let options = [
             ("where", self.predicate.is_some(), columns),
             ("select", !self.select.is_empty(), columns),
             ("strategy", self.strategy == Some(Strategy::Single), single),
-            ("lines", self.lines, lines),
+            ("lines", self.lines, LINES_ON_NODES),
         ];
         match options.into_iter().find(|(_, is_given, _)| *is_given) {
             None => Ok(()),
