@@ -20,10 +20,10 @@ use inshore_store::{CheckedFile, Job, Store};
 use super::{
     Clustered,
     centroids::{Centroids, Finder},
-    codes::{Codes, Measured, measure_codes, measured_points},
+    codes::{Codes, Measured, lists_of_found},
     compare::{Comparer, Members, Packed, Space},
     dataset::VectorIndex,
-    info::index_name,
+    info::{IndexInfo, index_name},
     parts::Part,
     ranges::{BUFFERS, Ranges},
     round::Selected,
@@ -250,34 +250,59 @@ fn measure_elements<T: Clustered>(
     )?;
     let neighbours: Vec<Vec<u64>> =
         tops.into_iter().map(|top| top.into_sorted().iter().map(|entry| entry.id).collect()).collect();
-    let measure = |part: &Part| -> Result<RecallTable> {
-        let found = lists_of_vectors::<T>(job, index, part, &neighbours)?;
-        let lists_of = |id: &u64| found.get(id).map_or(&[][..], Vec::as_slice);
-        let lists: Vec<Vec<&[u32]>> =
-            neighbours.iter().map(|ids| ids.iter().map(lists_of).collect()).collect();
+    let table_of = |points| RecallTable::new(k, sample as usize, MeasuredOn::Queries, points);
+    let measure_lists = |lists: &[Vec<&[u32]>]| -> Result<RecallTable> {
         job.start_phase("measuring recall", "queries", 0);
-        let points = measure(job, &centroids, &space, &packed, &lists)?;
-        Ok(RecallTable::new(k, sample as usize, MeasuredOn::Queries, points))
+        Ok(table_of(measure(job, &centroids, &space, &packed, lists)?))
     };
     let directory = Arc::new(directory);
     let own = Part::of_lists(index, directory.clone(), None);
-    let table = measure(&own)?;
+    let found = lists_of_vectors::<T>(job, index, &own, &neighbours)?;
+    let lists = lists_of_neighbours(&neighbours, &found);
+    let table = measure_lists(&lists)?;
     if let Some(copied) = index.load_copies(job, &directory)? {
-        let copied = measure(&Part::of_lists(index, Arc::new(copied), Some(directory)))?;
-        return Ok((table, Some(copied)));
+        let copied = Part::of_lists(index, Arc::new(copied), Some(directory));
+        let found = lists_of_vectors::<T>(job, index, &copied, &neighbours)?;
+        return Ok((table, Some(measure_lists(&lists_of_neighbours(&neighbours, &found))?)));
     }
     let Some(shape) = index.info().shape_of_codes() else { return Ok((table, None)) };
     let holds = CheckedFile::held_bytes(shape.file_bytes(index.info().vectors, index.info().lists))
         <= job.budget().free_bytes() / 2;
     let Some(codes) = Codes::open(job, index, holds)? else { return Ok((table, None)) };
-    let probes = measured_points(index.info().lists, &table.points);
     job.start_phase("measuring recall by codes", "queries", 0);
     let selected = live.as_ref().map(|live| Selected::new(live, packed.len()));
     let measured =
         Measured { packed: &packed, neighbours: &neighbours, k: k as usize, selected: selected.as_ref() };
-    let points = measure_codes(job, (&codes, &own, &centroids), (&space, index.info()), &measured, &probes)?;
-    let coded = RecallTable { points, ..table.clone() };
-    Ok((table, Some(coded)))
+    let points = measure_codes(job, (&codes, &own, &centroids), (&space, index.info()), &measured, &lists)?;
+    Ok((table, Some(table_of(points))))
+}
+
+/// Returns the lists of each neighbour. `found` has the lists of vectors by id.
+fn lists_of_neighbours<'a>(
+    neighbours: &[Vec<u64>],
+    found: &'a HashMap<u64, Vec<u32>>,
+) -> Vec<Vec<&'a [u32]>> {
+    let lists_of = |id: &u64| found.get(id).map_or(&[][..], Vec::as_slice);
+    neighbours.iter().map(|ids| ids.iter().map(lists_of).collect()).collect()
+}
+
+/// Measures the recall of searches by codes. `lists_of` states for each neighbour of each query which lists hold it. A
+/// search that probes all lists reads no codes, so the table ends before.
+///
+/// # Errors
+/// Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free memory,
+/// or the job was cancelled.
+pub(super) fn measure_codes<T: Clustered>(
+    job: &Job,
+    (codes, part, centroids): (&Codes, &Part, &Centroids<T>),
+    (space, info): (&Space<T>, &IndexInfo),
+    measured: &Measured<'_, T>,
+    lists_of: &[Vec<&[u32]>],
+) -> Result<Vec<RecallPoint>> {
+    let found = lists_of_found(job, (codes, part, centroids), (space, info), measured, lists_of)?;
+    let mut points = measure(job, centroids, space, measured.packed, &found)?;
+    points.retain(|point| point.probes < info.lists);
+    Ok(points)
 }
 
 /// Returns the memory, in bytes, of a pass by [`for_vectors`].

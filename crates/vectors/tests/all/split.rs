@@ -38,7 +38,7 @@ fn grown(element: Element, (metric, copies): (Metric, Option<u64>)) -> (Setup, M
     let base = around(element, 128, 2000, 0.0, &mut random);
     setup.import("v", &base);
     model.add(&base);
-    build(&setup, "v", &Index { metric, lists: Some(60), seed: 3, copies }, (64 << 20, 2));
+    build(&setup, "v", &Index { metric, lists: Some(60), seed: 3, copies, codes: None }, (64 << 20, 2));
     let added = near(element, base.rows()[7], 9000, 4.0, &mut random);
     add(&setup, &added).unwrap();
     model.add(&added);

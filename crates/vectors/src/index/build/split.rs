@@ -29,10 +29,8 @@ use super::{
 use crate::{
     Result,
     index::{
-        Clustered, CodedLists, IndexInfo,
+        Clustered, IndexInfo,
         centroids::{Centroids, Lower},
-        codes::Shape,
-        info::id_bytes,
         kmeans,
     },
     read::read_elements,
@@ -52,12 +50,7 @@ const GROUP_BYTES: u64 = 2 << 20;
 /// number of lists, and the result is the average.
 pub(crate) fn planned_list_vectors(info: &IndexInfo) -> u64 {
     let average = info.vectors.div_ceil(info.lists);
-    let shape = |codes: &CodedLists| Shape {
-        bits: codes.bits,
-        dimensions: info.dimensions,
-        id_bytes: id_bytes(info.vectors),
-    };
-    let codes = info.codes.as_ref().map(shape);
+    let codes = info.shape_of_codes();
     let default = default_list_vectors(codes.as_ref(), info.vectors, info.entry_bytes() as u64);
     if (default.div_ceil(2)..2 * default).contains(&average) { default } else { average }
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use inshore_store::{Buffer, CheckedFile, DatasetBuilder, FileWriter, Job, Store};
+use inshore_store::{Buffer, DatasetBuilder, FileWriter, Job, Store};
 use zerocopy::IntoBytes;
 
 use super::{
@@ -16,7 +16,7 @@ use crate::{
     index::{
         Clustered,
         centroids::{Centroids, Lower},
-        codes::{CodeWriter, Codes, Measured, measure_codes, measured_points},
+        codes::{CodeWriter, Codes, Measured},
         compare::Packed,
         dataset::{CopyFiles, IndexFiles, VectorIndex},
         info::{
@@ -24,7 +24,7 @@ use crate::{
             SPANS, id_bytes, index_name,
         },
         parts::Part,
-        recall::measure,
+        recall::{measure, measure_codes},
         table::{MeasuredOn, RecallPoint, RecallTable},
     },
     topk::TopK,
@@ -75,8 +75,7 @@ impl<T: Clustered> Build<'_, T> {
                 copies.recall.points = self.measure(&index, &packed, &lists(all_lists))?;
             }
             if let Some(codes) = &mut made.codes {
-                let points = &made.recall.points;
-                codes.recall.points = self.measure_codes(&index, &packed, &neighbours, points)?;
+                codes.recall.points = self.measure_codes(&index, &packed, &neighbours, &lists(own_list))?;
             }
         }
         Ok((builder, made))
@@ -131,26 +130,23 @@ impl<T: Clustered> Build<'_, T> {
         measure(job, &centroids, &self.exact, held_out, lists)
     }
 
-    /// Measures the recall of searches by codes on the held-out vectors. `points` is the table of the lists.
+    /// Measures the recall of searches by codes on the held-out vectors. `lists` are the lists of each neighbour.
     fn measure_codes(
         &self,
         index: &VectorIndex,
         packed: &Packed<T>,
         neighbours: &[Vec<u64>],
-        points: &[RecallPoint],
+        lists: &[Vec<&[u32]>],
     ) -> Result<Vec<RecallPoint>> {
         let (job, info) = (self.job, index.info());
         job.start_phase("measuring recall by codes", "queries", 0);
         let free = job.budget().free_bytes();
         let holds_lower = index.lower_bytes() <= free / 4;
-        let bytes = info.codes.as_ref().map_or(0, |codes| codes.bytes);
-        let holds = CheckedFile::held_bytes(bytes) <= free / 4;
         let (directory, centroids) = index.load::<T>(job, holds_lower)?;
         let part = Part::of_lists(index, Arc::new(directory), None);
-        let Some(codes) = Codes::open(job, index, holds)? else { return Ok(Vec::new()) };
-        let probes = measured_points(info.lists, points);
+        let Some(codes) = Codes::open(job, index, false)? else { return Ok(Vec::new()) };
         let measured = Measured { packed, neighbours, k: RECALL_K as usize + 1, selected: None };
-        measure_codes(job, (&codes, &part, &centroids), (&self.exact, info), &measured, &probes)
+        measure_codes(job, (&codes, &part, &centroids), (&self.exact, info), &measured, lists)
     }
 
     /// Writes the files of the index. `sorted` has the vectors in the order of their lists.

@@ -27,7 +27,7 @@ use inshore_store::{CheckedFile, Job, Reservation};
 use zerocopy::little_endian::F64;
 
 pub(super) use self::{
-    measure::{Measured, measure_bytes, measure_codes, measured_points},
+    measure::{Measured, lists_of_found, measure_bytes},
     search::{CodeScratch, CodeSearch, ProbedList},
     write::CodeWriter,
 };
