@@ -231,7 +231,8 @@ fn the_recall_of_codes_is_measured_on_queries_too() {
     for point in &codes.points {
         let (rows, found) = ask(&setup, "v", &queries, (&search, &single(point.probes)), (32 << 20, 2));
         let recall = share(&rows, &exact) as f32;
-        assert!((recall - point.recall).abs() < 1e-6, "{recall}: {point:?}");
+        // The table is a lower bound.
+        assert!(point.recall < recall + 1e-6 && recall < point.recall + 0.03, "{recall}: {point:?}");
         assert_eq!(found.recall_estimate, Some(point.recall));
     }
 }
@@ -316,7 +317,6 @@ fn removed_added_and_compacted_vectors_are_answered_by_codes() {
         }
     };
     compare("with a layer");
-    let before = describe(&setup.store, "v").unwrap().index.unwrap().codes.unwrap();
     let job = setup.job(64 << 20, 2);
     compact_vectors(&setup.store, &job, "v").unwrap();
     assert_eq!(job.budget().reserved_bytes(), 0);
@@ -324,7 +324,9 @@ fn removed_added_and_compacted_vectors_are_answered_by_codes() {
     assert_eq!((after.vectors, describe(&setup.store, "v").unwrap().layers), (9000 - 1800 + 9020, 0));
     let codes = after.codes.unwrap();
     assert_eq!(codes.bits, 2);
-    assert!(codes.recall.points.iter().all(|point| before.recall.points.contains(point)));
+    // Lists with twice as many vectors as planned were split, so recall was measured again.
+    assert!(after.lists > 100, "{} lists", after.lists);
+    assert!(codes.recall.points.iter().all(|point| point.probes < after.lists));
     assert!(!codes.recall.points.is_empty());
     compare("compacted");
 }
