@@ -349,8 +349,8 @@ impl Command {
             }
             #[cfg(feature = "vectors")]
             Command::Nearest { command } => {
-                use NearestCommand::{Import, Index, Query};
-                matches!(command, Import(_) | Index(_) | Query(_))
+                use NearestCommand::{Import, Index, Info, Ls, Query, Recall, Rm};
+                matches!(command, Import(_) | Index(_) | Query(_) | Recall(_) | Ls | Info { .. } | Rm { .. })
             }
             _ => false,
         }
