@@ -258,8 +258,7 @@ fn ids(text: &str) -> Result<Ids, String> {
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  inshore nearest index sift --memory 512MiB --resume
-  inshore nearest index sift --copies 4
+  inshore nearest index sift --memory 512MiB --copies 4 --resume
   inshore nearest index texts --metric cosine --codes 1
   inshore nearest index pages --lsh --metric hamming --tables 12 --bits 16
   inshore nearest index sift --node a.lan,b.lan,c.lan")]

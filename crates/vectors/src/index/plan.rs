@@ -109,12 +109,12 @@ pub(crate) struct CodesInPlan {
 }
 
 impl CodesInPlan {
-    /// Returns true if the single strategy reads all codes into memory. The condition is that they take at most half of
-    /// the memory `free`, and that the queries would read more bytes of codes, or that the codes stay in memory for
-    /// later searches.
+    /// Returns true if the single strategy reads all codes into memory. The condition is that they take at most
+    /// seven eighths of the memory `free`, and that the queries would read more bytes of codes, or that the codes stay
+    /// in memory for later searches.
     fn are_held(&self, queries: u64, free: u64) -> bool {
         let pays = self.stays || queries.saturating_mul(self.query_bytes) > self.file_bytes;
-        pays && CheckedFile::held_bytes(self.file_bytes) <= free / 2
+        pays && CheckedFile::held_bytes(self.file_bytes) <= free - free / 8
     }
 }
 
@@ -196,8 +196,9 @@ impl StrategyPlan {
         let free = if holds_checks { free - estimates.checks_bytes } else { free };
         let codes = estimates.codes.filter(|_| strategy == Strategy::Single);
         let opened = estimates.held.and_then(|held| held.codes);
-        let holds_codes =
-            codes.map(|codes| opened.unwrap_or_else(|| codes.are_held(estimates.queries, free)));
+        let holds_codes = codes.map(|codes| {
+            opened.unwrap_or_else(|| codes.are_held(estimates.queries, free.saturating_sub(query_bytes)))
+        });
         let free = match codes {
             Some(codes) if holds_codes == Some(true) && opened.is_none() => {
                 free - CheckedFile::held_bytes(codes.file_bytes)
