@@ -98,8 +98,13 @@ class Bench:
             part.write(options.truth.to_bytes(4, "little") + dimensions.to_bytes(4, "little"))
             part.write(whole.read(options.truth * dimensions * (4 if options.queries.suffix == ".fbin" else 1)))
 
-    def limited(self, command: list[str]) -> subprocess.CompletedProcess[str]:
-        """Run a command in a cgroup of the budget and 96 MiB, without a page cache from before."""
+    def limited(
+        self, command: list[str], seconds: float | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in a cgroup of the budget and 96 MiB, without a page cache from before.
+
+        A command that takes longer than `seconds` is killed, and has the exit status 124.
+        """
         drop_caches()
         group = make_group(parse_budget(self.options.memory) + (96 << 20))
         join = f"echo $$ > {group}/cgroup.procs; " if group else ""
@@ -107,7 +112,11 @@ class Bench:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("OPENBLAS")}
         environment["OMP_NUM_THREADS"] = "2"
         try:
-            return subprocess.run(shell, env=environment, capture_output=True, text=True, check=False)
+            return subprocess.run(
+                shell, env=environment, capture_output=True, text=True, check=False, timeout=seconds
+            )
+        except subprocess.TimeoutExpired:
+            return subprocess.CompletedProcess(command, 124, "", "")
         finally:
             if group:
                 self.peak_mib = int((group / "memory.max_usage_in_bytes").read_text()) >> 20

@@ -7,7 +7,7 @@
 PYTHON is an interpreter with numpy, matplotlib and the packages of the peers (faiss-cpu, usearch, lancedb); `--diskann` is one
 with diskannpy, which needs an old numpy. Inshore has an index without and one with `--copies`, or, with `--codes`, one
 with codes. The queries run in a memory cgroup (version 1) of the budget and 96 MiB, after the page cache was dropped, each system in turn; a system
-that the limit kills runs again without the limit, and its rows say so. The builds of the peers are not limited. The exact
+that the limit kills, or that does not end within 2 minutes under it, runs again without the limit, and its rows say so. The builds of the peers are not limited. The exact
 answer of Inshore is the truth. One at a time: the first `--truth` queries, one thread for Inshore, two for the peers that use
 them. Batch: all queries, two threads.
 """
@@ -25,13 +25,16 @@ from nearest_index import Bench, searching
 
 PEERS = Path(__file__).parent / "peers" / "nearest.py"
 PROBES = "8,32,64,96,128,256"
+PROBES_CODES = "16,64,160,320,640"
 PROBES_COPIES = "4,8,16,24,32,64"
 SETTINGS = {
     "faiss": "16,64,128,256",
     "usearch": "16,64,256",
-    "lancedb": "8,32,128",
+    "lancedb": "32,128,256",
     "diskann": "16,32,64,100",
 }
+# The time in which a peer must end under the limit of memory.
+LIMITED_SECONDS = 120
 NAMES = {
     "faiss": "Faiss IVF on disk",
     "usearch": "USearch HNSW, mapped",
@@ -134,7 +137,7 @@ class Curves(Bench):
             str(folder),
         ]
         words += [str(truth), SETTINGS[system]]
-        done = self.limited(words)
+        done = self.limited(words, LIMITED_SECONDS)
         is_limited = done.returncode == 0
         if not is_limited:
             done = subprocess.run(words, capture_output=True, text=True, check=True)
@@ -167,16 +170,16 @@ class Curves(Bench):
         truth, found = self.truth(), {}
         for words in kinds:
             self.lists = self.inshore("index", self.name, *words)["summary"]["lists"]
-            probes = (PROBES_COPIES if "--copies" in words else PROBES).split(",")
+            probes = {"--copies": PROBES_COPIES, "--codes": PROBES_CODES}.get("".join(words[:1]), PROBES)
             title = ", ".join(["Inshore", *([" ".join(words)] if words else [])])
             found[title] = [
-                row for each in probes for row in self.ours(int(each), batch="--copies" not in words)
+                row for each in probes.split(",") for row in self.ours(int(each), batch="--copies" not in words)
             ]
         for system, name in NAMES.items():
             if system not in options.peers.split(",") or (system == "diskann" and not options.diskann):
                 continue
             rows, is_limited = self.peer(system, truth)
-            found[name if is_limited else f"{name} (killed by the limit, run without it)"] = rows
+            found[name if is_limited else f"{name} (without the limit)"] = rows
         for name, rows in found.items():
             for row in rows:
                 batch = f"{row['batch_count'] / row['batch_seconds']:.0f}" if "batch_seconds" in row else ""

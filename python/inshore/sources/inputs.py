@@ -55,14 +55,35 @@ class ArrayOnFile(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The number of vectors, and the number of dimensions."""
+        """The number of vectors, and the number of dimensions.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> np.zeros((3, 2), np.float32).shape
+        (3, 2)
+        """
 
     @property
     def dtype(self) -> Any:
-        """The type of the elements, as NumPy names it."""
+        """The type of the elements, as NumPy names it.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> np.zeros((3, 2), np.float32).dtype
+        dtype('float32')
+        """
 
     def __getitem__(self, rows: slice, /) -> Any:
-        """Return the vectors of a range as an array of NumPy."""
+        """Return the vectors of a range as an array of NumPy.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> np.zeros((3, 2), np.float32)[0:2].shape
+        (2, 2)
+        """
 
 
 # One file, several files, or Arrow data.
