@@ -146,7 +146,9 @@ class Curves(Bench):
     def run(self) -> None:
         """Run all systems in turn, print the table and draw the picture."""
         options = self.options
-        peers = {name: report.package(options.python, name) for name in ("faiss-cpu", "usearch", "lancedb")}
+        packages = {"faiss": "faiss-cpu", "usearch": "usearch", "lancedb": "lancedb"}
+        chosen = [package for name, package in packages.items() if name in options.peers.split(",")]
+        peers = {name: report.package(options.python, name) for name in chosen}
         if options.diskann:
             peers["diskannpy"] = report.package(options.diskann, "diskannpy")
         columns = [
