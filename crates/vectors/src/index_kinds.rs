@@ -196,8 +196,7 @@ pub(crate) struct Rewritten {
     pub builder: DatasetBuilder,
     /// The attributes with which the caller must commit the builder.
     pub attributes: Vec<u8>,
-    /// The number of inverted lists. The next field is the number of lists that were split. Both are `None` for hash
-    /// tables.
+    /// The number of inverted lists, and the number of lists that were split. Hash tables have `None` in both fields.
     pub lists: Option<u64>,
     pub split: Option<u64>,
 }

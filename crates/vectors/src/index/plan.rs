@@ -58,7 +58,7 @@ pub(crate) struct Estimates {
     pub lists: u64,
     pub list_bytes: f64,
     pub list_vectors: f64,
-    /// What a query reads with the single strategy. The value is `None` if both strategies read the same lists.
+    /// The reads of a query with the single strategy. The value is `None` if both strategies read the same lists.
     pub single: Option<ReadBySingle>,
     /// The codes, if the single strategy reads codes.
     pub codes: Option<CodesInPlan>,
@@ -71,7 +71,7 @@ pub(crate) struct Estimates {
     pub lower_bytes: u64,
     /// The memory of the block checksums of the file that the single strategy reads.
     pub checks_bytes: u64,
-    /// What is in memory, if an earlier search has loaded the lists.
+    /// The structures that an earlier search has left in memory. The value is `None` if no search has loaded the lists.
     pub held: Option<Held>,
     /// The memory of a thread with each strategy.
     pub single_thread_bytes: u64,
@@ -85,7 +85,7 @@ pub(crate) struct Estimates {
     pub forced: Option<Strategy>,
 }
 
-/// What a query reads with the single strategy, if the index has lists with copies or codes.
+/// The reads of a query with the single strategy, if the index has lists with copies or codes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadBySingle {
     pub probes: u64,

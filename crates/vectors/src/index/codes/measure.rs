@@ -1,9 +1,9 @@
 //! Measures how many neighbours searches by codes find.
 //!
 //! A neighbour whose list is probed is missed if its lower bound is above the k-th smallest distance, among the vectors
-//! of all probed lists. A search in only the lists of the neighbours has the smallest k-th distance that is possible. So
-//! a neighbour that this search finds is found with any number of probes that reaches its list, and one search for each
-//! query is enough for all points of the table of recall. The recall may be a little higher for few probes.
+//! of all probed lists. A search in only the lists of the neighbours has the smallest k-th distance that is possible. A
+//! neighbour that this search finds is therefore found with any number of probes that reaches its list, and one search
+//! for each query is enough for all points of the table of recall. The recall may be a little higher for few probes.
 
 use std::{
     collections::HashSet,
