@@ -8,8 +8,8 @@ of 8 KiB by Hamming distance, where a program finds most items in memory and som
 processes, which compare random items of a mapped file with a query, each item once. Before, all items are read into the page
 cache and a share of them is dropped from it again. The row of 100 reads a second limits the reads of the program by a
 blkio cgroup (version 1), as the thesis does for a disk. Inshore answers `--queries` queries from hash tables (`nearest index
---lsh`) in a budget of `--memory` with two threads and an empty page cache; all of its candidates come from the drive. The items are
-random bits. Rates are medians of `--repeat` runs.
+--lsh`) in a budget of `--memory` with two threads and an empty page cache; all of its candidates come from the drive. The last
+row is fio's random reads of 8 KiB at depth 64. The items are random bits. Rates are medians of `--repeat` runs.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 
 import report
 from graphs import drop_caches
+from store import fio_random
 
 GROUP = Path("/sys/fs/cgroup/blkio/nearest-coverage-bench")
 ITEM = 8192
@@ -50,6 +51,8 @@ count = os.path.getsize(path) // 8192
 order = np.random.default_rng(2).permutation(count)[:compared]
 cold = np.sort(np.random.default_rng(3).permutation(order)[: int(share * len(order))])
 with open(path, "rb", buffering=0) as file:
+    # Without reading ahead, the page cache has folios of one page. Parts of larger folios can't be dropped.
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
     while file.read(1 << 24): pass
     for item in cold: os.posix_fadvise(file.fileno(), int(item) * 8192, 8192, os.POSIX_FADV_DONTNEED)
 def compare(part, ready, done):
@@ -106,8 +109,8 @@ class Bench:
         try:
             GROUP.mkdir(exist_ok=True)
             device = os.stat(self.folder).st_dev
-            # The file is in the page cache, so that the limit concerns only the items that were dropped from it.
-            subprocess.run(["cat", str(self.folder / "items.raw")], stdout=subprocess.DEVNULL, check=True)
+            # The file is in the page cache, so that the limit concerns only the items that are dropped from it.
+            self.program(0.0, compared)
             limit = f"{os.major(device)}:{os.minor(device)} 100"
             (GROUP / "blkio.throttle.read_iops_device").write_text(limit)
             (GROUP / "tasks").write_text(str(os.getpid()))
@@ -143,6 +146,7 @@ class Bench:
             subprocess.run([options.python, "-c", MAKE, *words], check=True)
             self.inshore("import", str(self.folder / "items.b1bin"), "--name", "bench-items")
             self.inshore("index", "bench-items", "--lsh", "--metric", "hamming")
+        drop_caches()
         rates = {share: self.program(share, count) for share in (0.0, 0.05, 0.1, 1.0)}
         for share, rate in rates.items():
             table.row("program, mapped file", f"{1 - share:.0%}", f"{rate:,.0f}", f"{rate / rates[0.0]:.2f}")
@@ -153,6 +157,8 @@ class Bench:
         rate, candidates = self.ours()
         name = f"Inshore, hash tables, {candidates:,} candidates a query, {options.memory}"
         table.row(name, "0%", f"{rate:,.0f}", f"{rate / rates[0.0]:.2f}")
+        reads = fio_random(self.folder / "items.raw", 5, 64)
+        table.row("reads of 8 KiB, fio", "0%", f"{reads:,.0f}", f"{reads / rates[0.0]:.2f}")
         table.write()
 
 

@@ -138,9 +138,9 @@ class Filters(Bench):
             told, found = self.answers(limit, "--recall", "0.95", "--strategy", "single", "--threads", "1")
             right = sum(len(set(ids) & set(found.get(query, []))) for query, ids in exact.items())
             total = sum(map(len, exact.values()))
-            latency = [us / 1000 for us in told["summary"]["latency_us"] or [0, 0]]
+            latency = [us / 1000 for us in told["summary"].get("latency_us") or [0, 0]]
             rate = options.truth / searching(told)
-            row = [str(told["summary"]["probes"] or "exact"), f"{right / total:.3f}"]
+            row = [str(told["summary"].get("probes") or "exact"), f"{right / total:.3f}"]
             row += [f"{sum(map(len, found.values())):,} of {total:,}", f"{rate:.0f}"]
             row += [f"{ms:.2f} ms" if ms else "" for ms in latency]
             table.row(share, "Inshore", *row, str(self.peak_mib))

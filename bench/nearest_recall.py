@@ -141,7 +141,9 @@ class Curves(Bench):
         is_limited = done.returncode == 0
         if not is_limited:
             done = subprocess.run(words, capture_output=True, text=True, check=True)
-        return [json.loads(line) for line in done.stdout.splitlines()], is_limited
+        # Faiss prints lines of its own, too.
+        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+        return [json.loads(line) for line in lines], is_limited
 
     def run(self) -> None:
         """Run all systems in turn, print the table and draw the picture."""

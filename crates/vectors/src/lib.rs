@@ -101,6 +101,7 @@ mod row_set;
 mod search;
 mod searcher;
 mod shards;
+mod slots;
 mod subblock;
 mod tiles;
 mod topk;

@@ -14,10 +14,7 @@
 //! A call uses all worker threads if no other call is running. Otherwise the call uses an equal share of the threads.
 //! [`search()`] and [`search_index`] create a searcher for one call, which loads only the data that this call needs.
 
-use std::{
-    sync::{Condvar, Mutex, MutexGuard, OnceLock},
-    time::Duration,
-};
+use std::sync::OnceLock;
 
 use arrow_array::RecordBatch;
 use inshore_store::{Cancel, CheckedFile, Job};
@@ -29,10 +26,9 @@ use crate::{
     kept::Kept,
     lsh::search_lsh,
     search::{DatasetFacts, Means, plan_answer, search_with},
+    slots::Slots,
 };
 
-/// The interval at which a call that waits for a slot checks for cancellation.
-const TICK: Duration = Duration::from_millis(20);
 /// The smallest memory of a slot in bytes, if the default number of slots is greater than one. A pass with full blocks
 /// on two threads fits into this memory.
 const SLOT_BYTES: u64 = 16 << 20;
@@ -92,9 +88,7 @@ pub struct Searcher {
     index: Option<SearchIndex>,
     facts: OnceLock<DatasetFacts>,
     lists: LoadedLists,
-    slots: Mutex<Vec<Slot>>,
-    freed: Condvar,
-    slot_count: usize,
+    slots: Slots<Slot>,
     is_in_memory: bool,
 }
 
@@ -149,9 +143,7 @@ impl Searcher {
             index,
             facts: OnceLock::new(),
             lists: LoadedLists::default(),
-            slots: Mutex::new(vec![slot]),
-            freed: Condvar::new(),
-            slot_count: 1,
+            slots: Slots::new(vec![slot]),
             is_in_memory: false,
         }
     }
@@ -184,13 +176,13 @@ impl Searcher {
         let budget = self.job.budget();
         let wanted =
             calls.unwrap_or_else(|| budget.threads().min((budget.free_bytes() / SLOT_BYTES) as usize));
-        self.slot_count = wanted.clamp(1, SLOTS_MAX);
-        let bytes = budget.free_bytes() / self.slot_count as u64;
-        let slots = (0..self.slot_count).map(|_| {
+        let count = wanted.clamp(1, SLOTS_MAX);
+        let bytes = budget.free_bytes() / count as u64;
+        let slots = (0..count).map(|_| {
             let part = budget.part(bytes, budget.threads(), "a call of a searcher")?;
             Ok(Slot { job: self.job.within(part), kept: Kept::Nothing })
         });
-        self.slots = Mutex::new(slots.collect::<Result<_>>()?);
+        self.slots = Slots::new(slots.collect::<Result<_>>()?);
         Ok(())
     }
 
@@ -206,7 +198,7 @@ impl Searcher {
 
     /// Returns the largest number of concurrent calls.
     pub fn calls(&self) -> usize {
-        self.slot_count
+        self.slots.count()
     }
 
     /// Returns true if all vectors are in memory.
@@ -233,29 +225,17 @@ impl Searcher {
         Ok(self.facts.get().expect("just set"))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Slot>> {
-        self.slots.lock().expect("no panic under this lock")
-    }
-
-    /// Begins a call. Waits until a slot is free. `cancel` also cancels the searches of the call.
+    /// Begins a call. Waits until a slot is free. Calls that wait begin in the order in which they came. `cancel` also
+    /// cancels the searches of the call.
     ///
     /// # Errors
     /// Returns [`Error::Store`] if `cancel` was cancelled during the wait.
     pub fn begin(&self, cancel: &Cancel) -> Result<Call<'_>> {
-        let mut slots = self.lock();
-        loop {
-            let is_alone = slots.len() == self.slot_count;
-            if let Some(slot) = slots.pop() {
-                let all = self.job.budget().threads();
-                let threads = if is_alone { all } else { (all / self.slot_count).max(1) };
-                let job = slot.job.with_cancel(cancel.clone());
-                return Ok(Call { searcher: self, job, kept: slot.kept, threads });
-            }
-            if cancel.is_cancelled() {
-                return Err(inshore_store::Error::Cancelled.into());
-            }
-            slots = self.freed.wait_timeout(slots, TICK).expect("no panic under this lock").0;
-        }
+        let (slot, is_alone) = self.slots.take(cancel).ok_or(inshore_store::Error::Cancelled)?;
+        let all = self.job.budget().threads();
+        let threads = if is_alone { all } else { (all / self.slots.count()).max(1) };
+        let job = slot.job.with_cancel(cancel.clone());
+        Ok(Call { searcher: self, job, kept: slot.kept, threads })
     }
 
     /// Converts an error of a call. If a slot has too little memory, the converted error states the sizes of the whole
@@ -263,9 +243,9 @@ impl Searcher {
     fn error_of(&self, error: Error) -> Error {
         match error {
             Error::Store(inshore_store::Error::BudgetTooSmall { what, given, smallest })
-                if self.slot_count > 1 || given != self.job.budget().memory_bytes() =>
+                if self.slots.count() > 1 || given != self.job.budget().memory_bytes() =>
             {
-                let missing = smallest.saturating_sub(given).saturating_mul(self.slot_count as u64);
+                let missing = smallest.saturating_sub(given).saturating_mul(self.slots.count() as u64);
                 let given = self.job.budget().memory_bytes();
                 let smallest = given.saturating_add(missing);
                 inshore_store::Error::BudgetTooSmall { what, given, smallest }.into()
@@ -365,8 +345,7 @@ impl Drop for Call<'_> {
     fn drop(&mut self) {
         // The next call of the slot has its own stop flag, so the slot must not keep the flag of this call.
         let job = self.job.with_cancel(self.searcher.job.cancel().clone());
-        self.searcher.lock().push(Slot { job, kept: std::mem::take(&mut self.kept) });
-        self.searcher.freed.notify_one();
+        self.searcher.slots.give(Slot { job, kept: std::mem::take(&mut self.kept) });
     }
 }
 
