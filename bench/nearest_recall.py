@@ -50,10 +50,13 @@ matplotlib.rcParams["svg.hashsalt"] = "nearest"
 import matplotlib.pyplot as plt
 data = json.loads(sys.stdin.read())
 figure, axes = plt.subplots(1, 2, figsize=(9.5, 4.2), sharey=True)
+# A system has the same marker and colour in both parts.
+names = list(dict.fromkeys(name for curves in data.values() for name in curves))
 for axis, (title, curves) in zip(axes, data.items()):
-    for marker, (name, points) in zip("osD^vP", curves.items()):
-        points = sorted(points)
-        axis.plot([p[0] for p in points], [p[1] for p in points], marker=marker, markersize=4, label=name)
+    for name, points in curves.items():
+        points, style = sorted(points), names.index(name)
+        look = {"marker": "osD^vP"[style], "color": f"C{style}", "markersize": 4, "label": name}
+        axis.plot([p[0] for p in points], [p[1] for p in points], **look)
     axis.set_title(title)
     axis.set_xlabel("recall at 10")
     axis.set_yscale("log")
