@@ -278,6 +278,46 @@ def test_vectors_of_a_table_are_selected_and_shown_with_columns(tmp_path: Path) 
         store.import_vectors(table, name="more", id="lang", memory="32MiB")
 
 
+def test_tables_are_added_and_replace_rows_by_their_ids(tmp_path: Path) -> None:
+    rng = np.random.default_rng(11)
+
+    def table(rows: range) -> pa.Table:
+        vectors = rng.normal(size=(len(rows), 4)).astype(np.float32)
+        ids = [f"d{row}" for row in rows]
+        return pa.table({"doc": ids, "v": list(vectors), "year": [2000 + row % 7 for row in rows]})
+
+    store = inshore.Store(tmp_path / "store")
+    base, more, changed = table(range(100)), table(range(100, 130)), table(range(90, 140))
+    store.import_vectors(base, name="docs", id="doc", memory="32MiB")
+    added = store.add_vectors("docs", more.select(["year", "v", "doc"]), column="v", memory="32MiB")
+    assert (added["added"], added["first_id"]) == (30, None)
+    with pytest.raises(inshore.InputError, match=r"row 0, column 'doc': found \"d100\""):
+        store.add_vectors("docs", more, memory="32MiB")
+    done = store.upsert_vectors("docs", changed, memory="32MiB")
+    assert (done["replaced"], done["added"]) == (40, 10)
+    with pytest.raises(inshore.InputError, match="the column 'doc' of the table has the ids"):
+        store.upsert_vectors("docs", changed, ids=list(range(50)), memory="32MiB")
+    other = changed.set_column(2, "year", pa.array(["x"] * 50))
+    with pytest.raises(inshore.InputError, match="column 'year': found Utf8, expected Int64"):
+        store.upsert_vectors("docs", other, memory="32MiB")
+    rows = pa.concat_tables([base.slice(0, 90), changed])
+    whole = np.array(rows["v"].to_pylist(), np.float32)
+    for _ in range(2):
+        found = store.nearest("docs", whole[:20], k=3, where="year < 2004", select=["year"], memory="32MiB")
+        squares = ((whole[:20, None] - whole[None]).astype(np.float64) ** 2).sum(2)
+        squares[:, rows["year"].to_numpy() >= 2004] = np.inf
+        places = np.argsort(squares, axis=1, kind="stable")[:, :3].ravel()
+        expected = rows.take(places)
+        assert found.table()["id"].to_pylist() == expected["doc"].to_pylist()
+        assert found.table()["year"].to_pylist() == expected["year"].to_pylist()
+        assert store.compact_vectors("docs", memory="32MiB")["vectors"] == 140
+    assert store.remove_from_vectors("docs", ["d3", "d139"], memory="32MiB")["taken"] == 2
+    assert store.remove_from_vectors("docs", ["d3"], memory="32MiB")["absent"] == 1
+    with pytest.raises(inshore.InputError, match='ids is "d999"'):
+        store.remove_from_vectors("docs", ["d4", "d999"], memory="32MiB")
+    assert store.add_vectors("docs", base.slice(3, 1), memory="32MiB")["added"] == 1
+
+
 def test_open_vectors_answer_as_nearest(tmp_path: Path) -> None:
     rng = np.random.default_rng(7)
     base = rng.normal(0, 1, (3000, 16)).astype(np.float32)

@@ -334,16 +334,22 @@ fn vectors_of_sixteen_times_the_budget_are_searched_within_it() {
 
 /// Writes a table of 400 documents around a circle, of which every second one is in English.
 fn write_documents(folder: &Folder) {
+    write_some_documents(folder, "docs.parquet", 0..400);
+}
+
+/// Writes some of the documents to a file.
+fn write_some_documents(folder: &Folder, name: &str, rows: std::ops::Range<i64>) {
     let angle = |row: i64| row as f32 / 400.0 * std::f32::consts::TAU;
     let list = |row: i64| Some(vec![Some(angle(row).cos()), Some(angle(row).sin())]);
+    let lang = |row: i64| ["en", "de"][row as usize % 2];
     let columns: [(&str, ArrayRef); 4] = [
-        ("doc_id", Arc::new(StringArray::from_iter_values((0..400).map(|row| format!("d{row}"))))),
-        ("embedding", Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>((0..400).map(list)))),
-        ("lang", Arc::new(StringArray::from_iter_values((0..400).map(|row| ["en", "de"][row % 2])))),
-        ("year", Arc::new(Int64Array::from_iter_values((0..400).map(|row| 1990 + row / 10)))),
+        ("doc_id", Arc::new(StringArray::from_iter_values(rows.clone().map(|row| format!("d{row}"))))),
+        ("embedding", Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(rows.clone().map(list)))),
+        ("lang", Arc::new(StringArray::from_iter_values(rows.clone().map(lang)))),
+        ("year", Arc::new(Int64Array::from_iter_values(rows.map(|row| 1990 + row / 10)))),
     ];
     let batch = RecordBatch::try_from_iter(columns).unwrap();
-    let file = File::create(folder.path("docs.parquet")).unwrap();
+    let file = File::create(folder.path(name)).unwrap();
     let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
     writer.write(&batch).unwrap();
     writer.close().unwrap();
@@ -394,14 +400,84 @@ fn vectors_of_a_table_are_selected_by_a_predicate_and_answered_with_columns() {
     }
     folder.write("points.fbin", floats(&POINTS));
     let said = folder.run("nearest add docs points.fbin").exits(2);
-    assert!(said.stderr.contains("docs: columns: found those of a table"), "{said:?}");
+    let message =
+        "docs: columns: found those of a table, expected none, to add a file of vectors: add a table";
+    assert!(said.stderr.contains(message), "{said:?}");
+    let said = folder.run("nearest add docs docs.parquet").exits(2);
+    assert!(said.stderr.contains("column 'doc_id': found \"d0\", expected an id that no vector"), "{said:?}");
     let said = folder.run("nearest remove docs --ids 399").exits(2);
-    assert!(said.stderr.contains("docs: ids: found the values of a column"), "{said:?}");
+    assert!(
+        said.stderr.contains("ids is \"399\": expected values of the column 'doc_id' of docs"),
+        "{said:?}"
+    );
     let said = folder.run("nearest import docs.parquet --name more --id lang").exits(2);
     assert!(said.stderr.contains("column 'lang': found \"de\" twice"), "{said:?}");
     let said = folder.run("nearest import points.fbin --name more --column embedding").exits(2);
     assert!(said.stderr.contains("column"), "{said:?}");
     assert!(!folder.run("store ls").ok().stdout.contains("more"));
+}
+
+#[test]
+fn rows_that_are_added_and_replaced_are_selected_as_imported_ones() {
+    let folder = Folder::new();
+    write_documents(&folder);
+    for (name, rows) in [("base", 0..200), ("more", 200..390), ("new", 380..400)] {
+        write_some_documents(&folder, &format!("{name}.parquet"), rows);
+    }
+    folder.write("queries.fbin", floats(&[[1.0, 0.0], [-1.0, 0.0]]));
+    folder.run("nearest import docs.parquet --name whole --id doc_id").ok();
+    folder.run("nearest import base.parquet --name docs --id doc_id").ok();
+    folder.run("nearest index docs --lists 10 --memory 64MiB").ok();
+    let said = folder.run("nearest add docs more.parquet --column embedding --memory 24MiB").ok();
+    assert!(said.stdout.starts_with("190 added; docs: 390 vectors of 2 f32, "), "{said:?}");
+    let said = folder.run("nearest upsert docs new.parquet --memory 24MiB").ok();
+    assert!(said.stdout.starts_with("10 added, 10 replaced; docs: 400 vectors of 2 f32, "), "{said:?}");
+    let answers = |name: &str, options: &str| -> Vec<String> {
+        let words = ["--select", "year,lang", "--where", "lang = 'de' AND year >= 2015", "--memory", "64MiB"];
+        let said =
+            folder.run(&format!("nearest query {name} queries.fbin -k 30 {options}")).arguments(&words);
+        said.ok().stdout.lines().map(String::from).collect()
+    };
+    // Two documents at the same distance may change places, since one of them was replaced.
+    let sorted = |name: &str, options: &str| {
+        let mut rows: Vec<String> =
+            answers(name, options).iter().map(|row| row.splitn(3, ',').nth(2).unwrap().to_string()).collect();
+        rows.sort();
+        rows
+    };
+    for options in ["", "--probes 10"] {
+        assert_eq!(sorted("docs", options), sorted("whole", ""), "{options}");
+    }
+    folder.run("nearest compact docs --memory 64MiB").ok();
+    for options in ["", "--probes 10"] {
+        assert_eq!(sorted("docs", options), sorted("whole", ""), "{options}");
+    }
+    let said = folder.run("nearest upsert docs new.parquet --ids 1,2").exits(2);
+    assert!(said.stderr.contains("the column 'doc_id' of the table has the ids"), "{said:?}");
+    let said = folder.run("nearest upsert docs queries.fbin").exits(2);
+    assert!(
+        said.stderr.contains("inputs: found 1, expected a file of vectors and a file of ids"),
+        "{said:?}"
+    );
+    let said = folder.run("nearest add docs queries.fbin --column embedding").exits(2);
+    assert!(said.stderr.contains("column: found with another file, expected with a table"), "{said:?}");
+    folder.write("gone.txt", "d399\r\nd397\n");
+    let said = folder.run("nearest remove docs --ids gone.txt").ok();
+    assert!(said.stdout.starts_with("2 removed; docs: 398 vectors"), "{said:?}");
+    let rows = answers("docs", "");
+    assert!(rows[1].starts_with("0,1,d395,"), "{rows:?}");
+    write_some_documents(&folder, "again.parquet", 397..398);
+    folder.run("nearest add docs again.parquet").ok();
+    let rows = answers("docs", "");
+    assert!(rows[1].starts_with("0,1,d397,") && rows[2].starts_with("0,2,d395,"), "{rows:?}");
+    folder.run("nearest add docs new.parquet").exits(2);
+    folder.run("nearest upsert docs new.parquet").ok();
+    assert_eq!(sorted("docs", ""), sorted("whole", ""));
+    folder.run("nearest compact docs").ok();
+    // The counts of SQL are those of the rows that are left after the compaction.
+    let said =
+        folder.run("sql").arguments(&["SELECT count(*) FROM 'store:docs/columns.parquet'", "-o", "-"]).ok();
+    assert!(said.stdout.contains("400"), "{said:?}");
 }
 
 #[test]
@@ -502,6 +578,30 @@ fn images_and_documents_are_imported_and_queried_as_files() {
     folder.write("queries.txt", "DOG\nnothing of these\n");
     let said = folder.run("nearest import lines.txt --documents --lines --name lines").ok();
     assert!(said.stdout.starts_with("lines: 3 vectors of 4 u8, "), "{said:?}");
+    let before = folder.run("nearest query lines queries.txt --lines -k 3 --metric cosine").ok();
+    folder.write("added.txt", "zebras only\n\n");
+    let said = folder.run("nearest add lines added.txt --lines").ok();
+    assert!(said.stdout.starts_with("2 added (ids 3 to 4); lines: 5 vectors of 4 u8"), "{said:?}");
+    let said = folder.run("nearest add lines added.txt").exits(2);
+    assert!(
+        said.stderr.contains("lines is false: expected true: each document of lines is a line"),
+        "{said:?}"
+    );
+    let said = folder.run("nearest add photos query.png photos/a.png").ok();
+    assert!(said.stdout.starts_with("2 added (ids 2 to 3); photos: 4 vectors of 256 f32"), "{said:?}");
+    let said = folder.run("nearest query photos query.png -k 2 --select path").ok();
+    assert!(said.stdout.ends_with("\n0,1,1,0.0,photos/b.png\n0,2,2,0.0,query.png\n"), "{}", said.stdout);
+    let said = folder.run("nearest add photos query.png --lines").exits(2);
+    assert!(said.stderr.contains("lines: photos has images, expected documents"), "{said:?}");
+    let said = folder.run("nearest add photos query.png --column path").exits(2);
+    assert!(said.stderr.contains("column: found with files that are no vectors and no table"), "{said:?}");
+    folder.write("many.fbin", floats(&POINTS));
+    let said = folder.run("nearest add photos many.fbin").exits(2);
+    assert!(said.stderr.contains("photos: columns: found the paths of files"), "{said:?}");
+    folder.run("nearest remove lines --ids 4").ok();
+    folder.run("nearest compact lines").ok();
+    let said = folder.run("nearest query lines queries.txt --lines -k 3 --metric cosine").ok();
+    assert_eq!(said.stdout, before.stdout);
     let said = folder.run("nearest query lines queries.txt --lines -k 3 --metric cosine").ok();
     let rows: Vec<&str> = said.stdout.lines().collect();
     // The second line of either file has no words, and all its distances are 1.

@@ -297,12 +297,13 @@ fn all_rows() -> Vec<Row> {
         ),
         row(
             json!({ "operation": "nearest add", "version": 1, "inputs": ["@points.u8bin"], "dataset": "changed",
-                    "bits": false }),
+                    "bits": false, "column": null, "lines": false }),
             None,
         ),
         row(
             json!({ "operation": "nearest upsert", "version": 1, "inputs": ["@points.u8bin"],
-                    "dataset": "changed", "ids": (100..300).collect::<Vec<u64>>(), "bits": false }),
+                    "dataset": "changed", "ids": (100..300).collect::<Vec<u64>>(), "bits": false,
+                    "column": null }),
             None,
         ),
         row(

@@ -107,4 +107,4 @@ pub use sort::{
 pub use stored::{FilePart, PartBytes};
 pub use table_metadata::TableMetadata;
 pub use unpack::{Compression, GzipMembers, Lz4Frames};
-pub use writer::{ParquetStream, TableWriter};
+pub use writer::{ParquetStream, TableWriter, stored_schema};

@@ -37,6 +37,7 @@ mod value_classes;
 
 use std::{ops::Range, sync::Arc};
 
+use ::parquet::file::metadata::ParquetMetaData;
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use inshore_store::Budget;
@@ -45,6 +46,7 @@ use inshore_store::Budget;
 pub(crate) use self::options::with_exact_columns;
 pub use self::options::{column_names, exact_columns, row_groups};
 pub use self::parquet::GroupValues;
+pub(crate) use self::parquet::read_schema;
 pub use self::source::is_decoding;
 pub use self::types::{is_readable, list_of_numbers};
 use self::{
@@ -493,6 +495,16 @@ impl TableReader {
             Source::Parquet(source) => source.position(),
         }
     }
+}
+
+/// Returns the metadata of a plain Parquet file, with all statistics. The caller must reserve the memory.
+///
+/// # Errors
+/// - Returns [`Error::TooLarge`] if the footer is larger than a quarter of the budget.
+/// - Returns [`Error::Damaged`] if the footer is damaged.
+/// - Returns [`Error::Io`] if the file cannot be read.
+pub(crate) fn whole_metadata(input: &Input, budget: &Budget) -> Result<ParquetMetaData> {
+    without_panic(input.name(), || parquet::whole_metadata(input, budget))
 }
 
 /// Returns the separator of fields in a file with this [extension](Input::extension). Returns `None` for formats other

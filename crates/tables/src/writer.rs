@@ -7,6 +7,7 @@
 #[cfg(feature = "records")]
 mod background;
 mod columns;
+mod growth;
 mod pages;
 mod stream;
 #[cfg(test)]
@@ -29,7 +30,7 @@ use parquet::{
 
 #[cfg(feature = "records")]
 pub(crate) use self::background::BackgroundWriter;
-pub use self::stream::ParquetStream;
+pub use self::stream::{ParquetStream, stored_schema};
 use self::{columns::ColumnsWriter, pages::PendingPages};
 use crate::{Error, Result};
 
@@ -166,7 +167,7 @@ impl TableWriter {
             let group_rows = ROW_GROUP_ROWS - (self.rows % ROW_GROUP_ROWS as u64) as usize;
             let rows = (BATCH_ROWS - self.open_rows).min(group_rows).min(batch.num_rows() - start);
             let (rows, text_bytes) =
-                texts.rows_within(start..start + rows, BATCH_TEXT_BYTES - self.open_text_bytes);
+                texts.rows_within(start..start + rows, 0, BATCH_TEXT_BYTES - self.open_text_bytes);
             let piece = batch.slice(start, rows);
             self.batches.push_batch(piece).map_err(|error| self.target.error(error))?;
             start += rows;
@@ -245,16 +246,16 @@ impl TextLengths<'_> {
         TextLengths(batch.columns().iter().filter(is_text).collect())
     }
 
-    /// Counts rows from the beginning of `rows` until their texts together have at least `bytes_max` bytes. Returns the
-    /// number of these rows, and the total length of their texts in bytes. If the texts of all rows are shorter, all
-    /// rows are counted.
-    fn rows_within(&self, rows: Range<usize>, bytes_max: usize) -> (usize, usize) {
+    /// Counts rows from the beginning of `rows` until they together have at least `bytes_max` bytes. A row has the bytes
+    /// of its texts and `row_bytes` other bytes. Returns the number of these rows, and their bytes. If all rows together
+    /// have fewer bytes, all rows are counted.
+    fn rows_within(&self, rows: Range<usize>, row_bytes: usize, bytes_max: usize) -> (usize, usize) {
         let mut bytes = 0;
-        if self.0.is_empty() {
+        if self.0.is_empty() && row_bytes == 0 {
             return (rows.len(), bytes);
         }
         for row in rows.clone() {
-            bytes += self.0.iter().map(|array| text_length(array, row)).sum::<usize>();
+            bytes += row_bytes + self.0.iter().map(|array| text_length(array, row)).sum::<usize>();
             if bytes >= bytes_max {
                 return (row + 1 - rows.start, bytes);
             }

@@ -328,6 +328,11 @@ impl Vectors {
         self.id
     }
 
+    /// Returns true if the ids of vectors are the values of a column.
+    pub fn has_id_column(&self) -> bool {
+        self.id_column.is_some()
+    }
+
     /// Returns the properties of the vectors.
     pub fn info(&self) -> &VectorsInfo {
         &self.info

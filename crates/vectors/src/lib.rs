@@ -6,7 +6,7 @@
 //! - [`VectorFile`]: a file of vectors in one of the usual formats, whose header has been checked.
 //! - [`Vectors`]: a dataset of vectors in the store, which [`import()`] creates. [`VectorsInfo`] has its properties.
 //! - [`import_table`]: imports a column of lists from Parquet or Arrow as vectors, and keeps the other columns.
-//!   [`AnswerColumns`] adds these columns to answers.
+//!   [`AnswerColumns`] adds these columns to answers, and [`add_table`] and [`upsert_table`] change the rows.
 //! - [`RowSet`]: a set of rows, such as the vectors that a search may return.
 //! - [`ContentRows`]: a source of vectors that are computed from images ([`Images`]) or documents. [`import_content`]
 //!   and [`content_queries`] read it.
@@ -107,7 +107,10 @@ mod tiles;
 mod topk;
 
 pub use catalog::{Description, describe, describe_lists, list, remove, remove_index};
-pub use changes::{Changed, Compacted, IdList, add_vectors, compact_vectors, remove_vectors, upsert_vectors};
+pub use changes::{
+    Changed, Compacted, IdList, OpenContent, ValueList, add_content, add_table, add_vectors, compact_vectors,
+    remove_values, remove_vectors, upsert_table, upsert_vectors,
+};
 pub use columns::{AnswerColumns, ROW_COLUMN, TableColumns, columns_input, import_table};
 pub use content::{
     CONSUMER_BYTES, Content, ContentRows, Files, Images, ImportedContent, RowBatch, Vocabulary,

@@ -5,6 +5,7 @@ use zerocopy::little_endian::U64;
 
 use crate::{
     Error, Result, RowSet, Vectors, VectorsInfo,
+    ids::Ids,
     read::{READ_ELEMENTS_BYTES, read_elements},
 };
 
@@ -40,5 +41,34 @@ pub(crate) fn live_rows(job: &Job, vectors: &Vectors) -> Result<Option<RowSet>> 
             found: format!("row {row}"),
             expected: format!("different rows below {}", info.vectors),
         }),
+    }
+}
+
+/// Finds the live rows of vectors by their ids.
+pub(crate) struct RowsOfIds {
+    pub ids: Ids,
+    live: Option<RowSet>,
+    rows: u64,
+}
+
+impl RowsOfIds {
+    /// Returns the memory, in bytes, of the ids and the live rows.
+    pub fn bytes(info: &VectorsInfo) -> u64 {
+        Ids::bytes(info) + live_bytes(info)
+    }
+
+    /// Reads the ids and the live rows.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Ids::read`] and [`live_rows`].
+    pub fn read(job: &Job, vectors: &Vectors) -> Result<RowsOfIds> {
+        let (ids, live) = (Ids::read(job, vectors)?, live_rows(job, vectors)?);
+        Ok(RowsOfIds { ids, live, rows: vectors.info().vectors })
+    }
+
+    /// Returns the live row of each id in `wanted`, which must be in ascending order. The result is `None` for an id
+    /// that no live row has.
+    pub fn find(&self, wanted: &[u64]) -> Vec<Option<u64>> {
+        self.ids.rows(self.rows, wanted, |row| self.live.as_ref().is_none_or(|live| live.contains(row)))
     }
 }

@@ -469,35 +469,39 @@ class StoredVectors(DescribedVectors):
     def add_vectors(
         self,
         name: str,
-        source: Vectors,
+        source: Vectors | ArrowStream,
         *,
         bits: bool = False,
+        column: str | None = None,
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> dict[str, Any]:
-        """Add the vectors of a file or an array to a dataset.
+        """Add the vectors of a file, an array or a table to a dataset.
 
-        The new vectors get consecutive ids, which begin after the largest id that the dataset has used. Once
-        the call returns, the vectors survive a loss of power.
+        The new vectors get consecutive ids, which begin after the largest id that the dataset has used. If a
+        column of the dataset has the ids, the table has those of the new vectors. Once the call returns, the
+        vectors survive a loss of power.
 
         Parameters
         ----------
         name : str
             The name of the dataset; see `import_vectors`.
-        source : path or numpy.ndarray
+        source : path, numpy.ndarray or table
             Vectors with the dimensions and the element type of the dataset, in any form that `import_vectors`
-            takes, except a table.
+            takes. A dataset that was imported from a table takes tables with the same columns.
         bits : bool, default False
             If true, each byte has eight dimensions of one bit (``numpy.packbits``).
+        column : str, optional
+            The column of a table that has the vectors. By default the only column of lists of numbers.
         memory, threads
             The budget; see `Graph`.
 
         Returns
         -------
         dict
-            ``added`` is the number of new vectors, ``first_id`` the id of the first one, and ``rounded`` the
-            number of rounded elements. ``vectors`` (the number of rows), ``removed`` and ``next_id`` describe
-            the dataset.
+            ``added`` is the number of new vectors, ``first_id`` the id of the first one (None if a column has
+            the ids), and ``rounded`` the number of rounded elements. ``vectors`` (the number of rows),
+            ``removed`` and ``next_id`` describe the dataset.
 
         Raises
         ------
@@ -512,17 +516,69 @@ class StoredVectors(DescribedVectors):
         3
         >>> store.remove_vectors("points")
         """
-        fields = {"dataset": name, "bits": bits}
+        fields = {"dataset": name, "bits": bits, "column": column}
         with self._store().job(memory, threads) as job:
             return self._run(job, "nearest add", fields, [_file(source, job)], title=f"addition to {name!r}")
+
+    def add_files(
+        self,
+        name: str,
+        paths: Files,
+        *,
+        lines: bool = False,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> dict[str, Any]:
+        r"""Add images to a dataset of images, or documents to a dataset of documents.
+
+        Vectors are computed as by `import_images` and `import_documents`. Documents have the vocabulary of
+        the dataset.
+
+        Parameters
+        ----------
+        name : str
+            The name of the dataset; see `import_images` and `import_documents`.
+        paths : path or sequence of paths
+            Files and folders, as in `import_images` and `import_documents`.
+        lines : bool, default False
+            If true, each line of the file is a document.
+        memory, threads
+            The budget; see `Graph`.
+
+        Returns
+        -------
+        dict
+            The entries are those of `add_vectors`.
+
+        Raises
+        ------
+        NotFoundError, InputError, FileError, BudgetError
+            See `inshore.errors`. After an error, the dataset is unchanged.
+
+        Examples
+        --------
+        >>> import pathlib
+        >>> texts = pathlib.Path("texts.txt")
+        >>> _ = texts.write_text("the cat sat\nthe dog and the dog\n")
+        >>> _ = store.import_documents(texts, name="texts", lines=True, memory="32MiB")
+        >>> more = pathlib.Path("more.txt")
+        >>> _ = more.write_text("a cat and a dog\n")
+        >>> store.add_files("texts", more, lines=True, memory="32MiB")["first_id"]
+        2
+        >>> store.remove_vectors("texts")
+        """
+        fields = {"dataset": name, "lines": lines}
+        with self._store().job(memory, threads) as job:
+            return self._run(job, "nearest add", fields, _files(paths, job), title=f"addition to {name!r}")
 
     def upsert_vectors(
         self,
         name: str,
-        source: Vectors,
+        source: Vectors | ArrowStream,
         *,
-        ids: Ids,
+        ids: Ids | None = None,
         bits: bool = False,
+        column: str | None = None,
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> dict[str, Any]:
@@ -534,13 +590,16 @@ class StoredVectors(DescribedVectors):
         ----------
         name : str
             The name of the dataset; see `import_vectors`.
-        source : path or numpy.ndarray
+        source : path, numpy.ndarray or table
             Vectors with the dimensions and the element type of the dataset, in any form that `import_vectors`
-            takes, except a table.
-        ids : sequence of int, numpy.ndarray or path
-            The id of each vector. A path is the path of a text file with the ids.
+            takes. A dataset that was imported from a table takes tables with the same columns.
+        ids : sequence of int, numpy.ndarray or path, optional
+            The id of each vector. A path is the path of a text file with the ids. It is not given if a column
+            of the dataset has the ids, since the table then has them, too.
         bits : bool, default False
             If true, each byte has eight dimensions of one bit (``numpy.packbits``).
+        column : str, optional
+            The column of a table that has the vectors. By default the only column of lists of numbers.
         memory, threads
             The budget; see `Graph`.
 
@@ -557,16 +616,31 @@ class StoredVectors(DescribedVectors):
         Examples
         --------
         >>> import numpy as np
+        >>> import pyarrow as pa
         >>> _ = store.import_vectors(np.zeros((3, 2), np.float32), name="points", memory="16MiB")
         >>> ones = np.ones((2, 2), np.float32)
         >>> changed = store.upsert_vectors("points", ones, ids=[1, 7], memory="16MiB")
         >>> changed["replaced"], changed["added"], changed["next_id"]
         (1, 1, 8)
         >>> store.remove_vectors("points")
+
+        A column of the table has the ids.
+
+        >>> table = pa.table({"doc": ["a", "b"], "v": [[0.0, 1.0], [2.0, 3.0]], "year": [1999, 2001]})
+        >>> _ = store.import_vectors(table, name="docs", id="doc", memory="32MiB")
+        >>> new = pa.table({"doc": ["b", "c"], "v": [[5.0, 5.0], [6.0, 6.0]], "year": [2025, 2026]})
+        >>> changed = store.upsert_vectors("docs", new, memory="32MiB")
+        >>> changed["replaced"], changed["added"]
+        (1, 1)
+        >>> query = np.array([[5, 5]], np.float32)
+        >>> found = store.nearest("docs", query, k=2, select=["year"], memory="32MiB").table()
+        >>> found["id"].to_pylist(), found["year"].to_pylist()
+        (['b', 'c'], [2025, 2026])
+        >>> store.remove_vectors("docs")
         """
         with self._store().job(memory, threads) as job:
-            listed, file = _ids(ids)
-            fields = {"dataset": name, "ids": listed, "bits": bits}
+            listed, file = (None, []) if ids is None else _ids(ids)
+            fields = {"dataset": name, "ids": listed, "bits": bits, "column": column}
             return self._run(
                 job, "nearest upsert", fields, [_file(source, job), *file], title=f"replacement in {name!r}"
             )
@@ -574,7 +648,7 @@ class StoredVectors(DescribedVectors):
     def remove_from_vectors(
         self,
         name: str,
-        ids: Ids,
+        ids: Ids | Iterable[str],
         *,
         memory: str | int | None = None,
         threads: int | None = None,
@@ -587,8 +661,9 @@ class StoredVectors(DescribedVectors):
         ----------
         name : str
             The name of the dataset; see `import_vectors`.
-        ids : sequence of int, numpy.ndarray or path
-            The ids of the vectors. A path is the path of a text file with the ids.
+        ids : sequence of int or str, numpy.ndarray or path
+            The ids of the vectors. If a column of the dataset has the ids, they are values of this column. A
+            path is the path of a text file with the ids, and has each value of a column on its own line.
         memory, threads
             The budget; see `Graph`.
 
@@ -616,7 +691,7 @@ class StoredVectors(DescribedVectors):
         >>> store.remove_vectors("points")
         """
         with self._store().job(memory, threads) as job:
-            listed, file = _ids(ids)
+            listed, file = _ids_or_values(ids)
             fields = {"dataset": name, "ids": listed}
             return self._run(job, "nearest remove", fields, file, title=f"removal of vectors of {name!r}")
 
@@ -1383,6 +1458,13 @@ def _table_file(source: ArrowStream, job: _native.Job) -> StrPath:
     with pa.ipc.new_file(str(path), table.schema) as writer:
         writer.write_table(table, max_chunksize=rows)
     return path
+
+
+def _ids_or_values(ids: Ids | Iterable[str]) -> tuple[list[int | str] | None, list[StrPath]]:
+    """Return ids as a list of numbers and values of a column, or the path of the file that has them."""
+    if isinstance(ids, str | os.PathLike):
+        return None, [ids]
+    return [each if isinstance(each, str) else int(each) for each in ids], []
 
 
 def _ids(ids: Ids) -> tuple[list[int] | None, list[StrPath]]:

@@ -146,50 +146,65 @@ pub struct NearestImport {
     pub words: Option<u64>,
 }
 
-/// Add vectors of a file to a dataset
+/// Add vectors to a dataset
 ///
-/// The vectors have the dimensions and the type of elements of the dataset, and get the ids that follow the largest id that was used.
+/// The input is a file of vectors; or for vectors of a table (`nearest import --column`) a table with the same columns; or for
+/// images and documents files and folders of these. The vectors have the dimensions and the type of elements of the dataset, and get
+/// the ids that follow the largest id that was used, unless a column has the ids.
 /// After the command has ended, the vectors survive a power loss; a command that is killed changes nothing. Searches that run go on
-/// without them. Many vectors at once are cheaper than many commands: each one writes up to 2 MiB again.
+/// without them. Many vectors at once are cheaper than many commands: each one writes up to 2 MiB again for each file that grows.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore nearest add sift more.fvecs
+  inshore nearest add docs more.parquet --column embedding
+  inshore nearest add photos more/ beach.jpg
   inshore nearest add fingerprints more.npy --bits")]
 pub struct NearestAdd {
     /// Name of the vectors
     #[arg(value_name = "NAME")]
     pub dataset: String,
-    /// The file of vectors, in any format of `nearest import`
-    #[arg(value_name = "FILE")]
-    pub input: PathBuf,
+    /// The file of vectors or the table, in any format of `nearest import`; or images or documents
+    #[arg(value_name = "FILE", required = true)]
+    pub inputs: Vec<PathBuf>,
     /// Take each byte of the file as eight dimensions of one bit
     #[arg(long)]
     pub bits: bool,
+    /// Column of the table that has the vectors [default: the only column of lists of numbers]
+    #[arg(long, value_name = "COLUMN", conflicts_with = "bits")]
+    pub column: Option<String>,
+    /// Each line of the file is a document
+    #[arg(long, conflicts_with_all = ["bits", "column"])]
+    pub lines: bool,
 }
 
 /// Replace vectors by their ids, or add them
 ///
 /// Each vector of the file replaces the one with its id, or is added if there is none. All of them change at once: a search sees the
-/// old vectors or the new ones.
+/// old vectors or the new ones. Vectors of a table are replaced by a table with the same columns. If a column has their ids
+/// (`nearest import --id`), --ids is left out.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore nearest upsert sift changed.fvecs --ids changed.txt
-  inshore nearest upsert sift two.npy --ids 17,1000042")]
+  inshore nearest upsert sift two.npy --ids 17,1000042
+  inshore nearest upsert docs changed.parquet")]
 pub struct NearestUpsert {
     /// Name of the vectors
     #[arg(value_name = "NAME")]
     pub dataset: String,
-    /// The file of vectors, in any format of `nearest import`
+    /// The file of vectors or the table, in any format of `nearest import`
     #[arg(value_name = "FILE")]
     pub input: PathBuf,
-    /// The id of each vector: a text file of numbers, or numbers with commas between them
+    /// The id of each vector: a text file of numbers, or numbers with commas between them [default: the column of ids]
     #[arg(long, value_name = "FILE|IDS", value_parser = ids)]
-    pub ids: Ids,
+    pub ids: Option<Ids>,
     /// Take each byte of the file as eight dimensions of one bit
     #[arg(long)]
     pub bits: bool,
+    /// Column of the table that has the vectors [default: the only column of lists of numbers]
+    #[arg(long, value_name = "COLUMN", conflicts_with = "bits")]
+    pub column: Option<String>,
 }
 
 /// Remove vectors by their ids
@@ -205,7 +220,8 @@ pub struct NearestRemove {
     /// Name of the vectors
     #[arg(value_name = "NAME")]
     pub dataset: String,
-    /// The ids: a text file of numbers, or numbers with commas between them
+    /// The ids: a text file of numbers, or numbers with commas between them. If a column has the ids, each line of the file is
+    /// one
     #[arg(long, value_name = "FILE|IDS", value_parser = ids)]
     pub ids: Ids,
 }

@@ -8,7 +8,7 @@ use inshore::{
             AddVectors, BuiltIndex, CompactVectors, ContentKind, DedupVectors, DescribeVectors,
             DescribedVectors, Found, HashTables, ImportFiles, ImportVectors, IndexVectors, JoinVectors,
             ListVectors, MeasureRecall, NeighbourGraph, RemoveFromVectors, RemoveVectors, SearchVectors,
-            UpsertVectors, VectorsAnswer,
+            UpsertVectors, VectorId, VectorsAnswer,
         },
     },
     store::format_bytes,
@@ -182,9 +182,10 @@ fn import_content(options: GlobalOptions, arguments: &NearestImport) -> Result<(
 }
 
 fn add(options: GlobalOptions, arguments: &NearestAdd) -> Result<()> {
-    let NearestAdd { dataset, input, bits } = arguments;
-    let operation = AddVectors { dataset: dataset.clone(), bits: *bits };
-    let request = Request { operation, inputs: vec![input.clone()], output: None };
+    let NearestAdd { dataset, inputs, bits, column, lines } = arguments;
+    let (dataset, column) = (dataset.clone(), column.clone());
+    let operation = AddVectors { dataset, bits: *bits, column, lines: *lines };
+    let request = Request { operation, inputs: inputs.clone(), output: None };
     operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?.tell(
         |report, done| {
             let (sentence, notice) = (changes(&done.answer), not_listed(&done.answer));
@@ -194,9 +195,9 @@ fn add(options: GlobalOptions, arguments: &NearestAdd) -> Result<()> {
 }
 
 fn upsert(options: GlobalOptions, arguments: &NearestUpsert) -> Result<()> {
-    let NearestUpsert { dataset, input, ids, bits } = arguments;
-    let (ids, file) = list_or_file(ids);
-    let operation = UpsertVectors { dataset: dataset.clone(), ids, bits: *bits };
+    let NearestUpsert { dataset, input, ids, bits, column } = arguments;
+    let (ids, file) = ids.as_ref().map_or((None, None), list_or_file);
+    let operation = UpsertVectors { dataset: dataset.clone(), ids, bits: *bits, column: column.clone() };
     let inputs = [input.clone()].into_iter().chain(file).collect();
     let request = Request { operation, inputs, output: None };
     operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?.tell(
@@ -210,6 +211,7 @@ fn upsert(options: GlobalOptions, arguments: &NearestUpsert) -> Result<()> {
 fn remove(options: GlobalOptions, arguments: &NearestRemove) -> Result<()> {
     let NearestRemove { dataset, ids } = arguments;
     let (ids, file) = list_or_file(ids);
+    let ids = ids.map(|ids| ids.into_iter().map(VectorId::Number).collect());
     let operation = RemoveFromVectors { dataset: dataset.clone(), ids };
     let request = Request { operation, inputs: file.into_iter().collect(), output: None };
     operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?.tell(

@@ -46,7 +46,7 @@ pub use self::nearest::{
     AddVectors, BuiltIndex, CompactVectors, ContentKind, DedupVectors, DescribeVectors, DescribedVectors,
     Found, HashTables, ImportFiles, ImportVectors, IndexVectors, JoinVectors, ListVectors, MeasureRecall,
     NeighbourGraph, Neighbours, OpenInfo, OpenOptions, OpenVectors, RemoveFromVectors, RemoveVectors,
-    SearchVectors, UpsertVectors, VectorsAnswer,
+    SearchVectors, UpsertVectors, VectorId, VectorsAnswer,
 };
 #[cfg(feature = "sql")]
 pub use self::sql::{NamedTable, Sql};

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use inshore_vectors::{Search, VectorFile};
 
 pub use self::{
-    changes::{AddVectors, CompactVectors, RemoveFromVectors, UpsertVectors},
+    changes::{AddVectors, CompactVectors, RemoveFromVectors, UpsertVectors, VectorId},
     content::{ContentKind, ImportFiles},
     datasets::{DescribeVectors, DescribedVectors, ListVectors, RemoveVectors, VectorsAnswer},
     dedup::DedupVectors,

@@ -189,16 +189,33 @@ impl DatasetBuilder {
         buffer_bytes: usize,
         buffers: usize,
     ) -> Result<FileWriter> {
+        self.append_from(name, u64::MAX, (block_bytes, buffer_bytes, buffers))
+    }
+
+    /// Appends to a file of an extended dataset as [`DatasetBuilder::append`] does, but keeps only the first
+    /// `kept_bytes` bytes of the existing file. The rest of the file is dropped, for example a footer that a longer one
+    /// replaces. If the file is shorter, all of it is kept. The last argument has the sizes of a checksum block and of
+    /// a buffer, and the number of buffers.
+    ///
+    /// # Errors
+    /// Returns the errors of [`DatasetBuilder::append`].
+    pub fn append_from(
+        &mut self,
+        name: &str,
+        kept_bytes: u64,
+        (block_bytes, buffer_bytes, buffers): (usize, usize, usize),
+    ) -> Result<FileWriter> {
         let Some(number) = self.record.files.iter().position(|file| file.name == name) else {
             return self.file_with_buffers(name, block_bytes, buffer_bytes, buffers);
         };
         let base = self.base.as_ref().expect("a file that is there has a dataset");
         let file = base.files[number].clone();
         let (redundancy, extents) = (self.record.redundancy, file.layout().extents());
-        // The full extents of the existing file stay in place, and the rest is copied. With parity, only full parity
+        // The full extents of the kept bytes stay in place, and the rest is copied. With parity, only full parity
         // groups stay in place.
+        let len = file.len().min(kept_bytes);
         let group_bytes = redundancy.group() * EXTENT_BYTES as u64;
-        let kept = file.len() / group_bytes * redundancy.group();
+        let kept = len / group_bytes * redundancy.group();
         let groups = kept / redundancy.group();
         let mut begun = Existing { refs: Vec::new(), parity: Vec::new(), extents: kept };
         for copy in 0..redundancy.copies() as u64 {
@@ -223,8 +240,8 @@ impl DatasetBuilder {
         let mut writer =
             FileWriter::of_dataset(job, name, identity, redundancy, block_bytes, buffers, Some(begun))?;
         let mut offset = kept * EXTENT_BYTES as u64;
-        while offset < file.len() {
-            let end = file.len().min(offset + block_bytes as u64);
+        while offset < len {
+            let end = len.min(offset + block_bytes as u64);
             let buffer = metadata_buffer(block_bytes)?;
             let (buffer, wanted) = file.submit_read(job, offset..end, buffer)?.wait()?;
             writer.write(&buffer[wanted])?;
@@ -476,6 +493,52 @@ mod tests {
         assert_eq!(found.each_ref().map(|dataset| (dataset.id(), dataset.bytes())), ids.map(|id| (id, 5)));
         assert_eq!(found[1].attributes(), b"b");
         DatasetBuilder::commit_all(Vec::new()).unwrap();
+    }
+
+    #[test]
+    fn an_append_from_any_byte_keeps_the_bytes_before_it_and_drops_the_others() {
+        const LEN: usize = 5 << 20;
+        let made: Vec<u8> = (0..LEN).map(|n| (n * 7 + n / 251) as u8).collect();
+        let folder = tempfile::tempdir().unwrap();
+        let devices = (0..3).map(|_| Arc::new(crate::Memory::new(300)) as Arc<dyn Device>).collect();
+        let store = Store::open_on(folder.path(), devices).unwrap();
+        let job = store.job(Budget::new(32 << 20, 1), Cancel::default()).unwrap();
+        let read = |dataset: &Dataset| {
+            let file = dataset.file("bytes").unwrap();
+            let mut reader = crate::FileReader::new(&job, &file, 0..file.len(), 65536).unwrap();
+            let mut found = Vec::new();
+            while let Some(piece) = reader.next_piece().unwrap() {
+                found.extend_from_slice(piece);
+            }
+            found
+        };
+        let parity = Redundancy::Parity { data: 2, parity: 1 };
+        for redundancy in [Redundancy::Copies(1), Redundancy::Copies(2), parity] {
+            let extent = EXTENT_BYTES as u64;
+            for kept in [0, 5, 4096, extent, extent + 9, 2 * extent, 2 * extent + 1, LEN as u64 - 1, u64::MAX]
+            {
+                let mut builder = store.create_dataset(&job, "a", "test").unwrap();
+                builder.redundancy(redundancy).unwrap();
+                builder.unsealed();
+                let mut writer = builder.file("bytes", 4096, 65536).unwrap();
+                writer.write(&made).unwrap();
+                builder.add(writer).unwrap();
+                builder.commit(&[]).unwrap();
+                let before = store.dataset("a").unwrap();
+                let mut builder = store.append_to_dataset(&job, "a").unwrap();
+                let mut writer = builder.append_from("bytes", kept, (4096, 65536, 2)).unwrap();
+                writer.write(&[3; 10_000]).unwrap();
+                builder.add(writer).unwrap();
+                builder.commit(&[]).unwrap();
+                let kept = LEN.min(kept as usize);
+                let expected = [&made[..kept], &[3; 10_000]].concat();
+                assert!(read(&store.dataset("a").unwrap()) == expected, "{redundancy:?} {kept}");
+                assert!(read(&before) == made, "{redundancy:?} {kept}");
+                drop(before);
+                assert_eq!(store.verify(&job, &[], false).unwrap().damage, []);
+                store.remove("a").unwrap();
+            }
+        }
     }
 
     #[test]

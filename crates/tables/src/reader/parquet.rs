@@ -62,6 +62,31 @@ fn options() -> ArrowReaderOptions {
         .with_encoding_stats_policy(ParquetStatisticsPolicy::SkipAll)
 }
 
+/// Returns the metadata of a plain Parquet file, with all statistics.
+pub(super) fn whole_metadata(input: &Input, budget: &Budget) -> Result<ParquetMetaData> {
+    let bytes = input.compressed_bytes().unwrap_or(0);
+    let allowance = Allowance::new(budget, PAGES)?;
+    let file = ParquetFile::new(input.open_pieces()?, bytes, input.name(), piece_limit(budget), allowance);
+    let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+    let found = ArrowReaderMetadata::load(&Footer(&file), options);
+    let found = found.map_err(|reported| file.error(reported))?;
+    Ok(ParquetMetaData::clone(found.metadata()))
+}
+
+/// Returns the columns of a Parquet file with the types that its readers return.
+///
+/// # Errors
+/// Returns a message if the schema of the file has no counterpart in Arrow.
+pub(crate) fn read_schema(metadata: &FileMetaData) -> ParquetResult<Schema> {
+    let schema = parquet_to_arrow_schema(metadata.schema_descr(), None)?;
+    let plain = |field: &Arc<Field>| {
+        let kind = super::types::plain_type(field.data_type());
+        Field::new(field.name(), kind, field.is_nullable())
+    };
+    let fields = with_times(&schema, metadata).fields().iter().map(plain).collect::<Vec<_>>();
+    Ok(Schema::new(fields))
+}
+
 impl ParquetSource {
     pub fn open(input: &Input, budget: &Budget) -> Result<Self> {
         let seekable = "Parquet must be a plain file, since its footer is read first: not standard input, a pipe or a compressed file";

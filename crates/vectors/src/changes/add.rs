@@ -2,7 +2,7 @@
 
 use inshore_store::{FILE_SOURCE_BYTES, Job, Store};
 
-use super::{APPEND_BYTES, Change, Changed, RowsOfIds, check_ids, retried};
+use super::{APPEND_BYTES, Change, Changed, check_ids, retried};
 use crate::{
     Element, Error, Result, VectorFile, VectorsInfo,
     columns::check_no_columns,
@@ -10,6 +10,7 @@ use crate::{
     id_run::IdRun,
     ids::Ids,
     import::{BUFFER_BYTES, BUFFERS},
+    live::RowsOfIds,
 };
 
 /// Adds the vectors of `file` to the dataset `name`. The new vectors get consecutive ids, which begin after the largest
@@ -31,24 +32,13 @@ use crate::{
 pub fn add_vectors(store: &Store, job: &Job, name: &str, file: &VectorFile) -> Result<Changed> {
     let changed = retried(job, || {
         let mut change = Change::begin(store, job, name)?;
-        check_no_columns(&change.vectors, "add vectors")?;
+        check_no_columns(&change.vectors, true)?;
         let info = change.info().clone();
         check_alike(file, &info)?;
         let memory = Ids::bytes(&info);
         job.budget().need(memory + append_bytes(file), || format!("adding vectors to {name}"))?;
-        let ids = Ids::read(job, &change.vectors)?;
-        let runs = ids.runs_of(info.vectors, info.next_id..info.next_id + file.count());
-        drop(ids);
         let rounded = append_rows(&mut change, file)?;
-        change.append_runs(&runs)?;
-        let info = change.commit(VectorsInfo {
-            vectors: info.vectors + file.count(),
-            next_id: info.next_id + file.count(),
-            id_runs: info.id_runs + runs.len() as u64,
-            ..info
-        })?;
-        let first_id = Some(info.next_id - file.count());
-        Ok(Changed { added: file.count(), first_id, rounded, ..Changed::of(info) })
+        change.commit_added(file.count(), 0, rounded)
     })?;
     Ok(changed.listed(store, job))
 }
@@ -84,7 +74,7 @@ pub fn upsert_vectors(
     check_ids(&sorted)?;
     let changed = retried(job, || {
         let mut change = Change::begin(store, job, name)?;
-        check_no_columns(&change.vectors, "add vectors")?;
+        check_no_columns(&change.vectors, false)?;
         let info = change.info().clone();
         check_alike(file, &info)?;
         let memory = RowsOfIds::bytes(&info).max(append_bytes(file));
@@ -98,20 +88,21 @@ pub fn upsert_vectors(
         let rounded = append_rows(&mut change, file)?;
         change.append_removed(&replaced)?;
         change.append_runs(&runs)?;
-        finish(change, info, &sorted, &replaced, &runs, rounded)
+        finish(change, &sorted, &replaced, &runs, rounded)
     })?;
     drop((sorted, memory));
     Ok(changed.listed(store, job))
 }
 
-fn finish(
+/// Publishes the rows of an upsert with the ids `sorted`, which replace the rows `replaced`.
+pub(super) fn finish(
     change: Change<'_>,
-    info: VectorsInfo,
     sorted: &[u64],
     replaced: &[u64],
     runs: &[IdRun],
     rounded: u64,
 ) -> Result<Changed> {
+    let info = change.info().clone();
     let (count, replaced) = (sorted.len() as u64, replaced.len() as u64);
     let info = change.commit(VectorsInfo {
         vectors: info.vectors + count,

@@ -1,14 +1,14 @@
 //! Compaction frees the rows of removed vectors, and merges the layers of an index into its lists.
 
-use inshore_store::{DatasetBuilder, FileReader, FileWriter, Job, Store};
+use inshore_store::{CheckedFile, DatasetBuilder, FileReader, FileWriter, Job, Store};
 use serde::Serialize;
 use zerocopy::IntoBytes;
 
 use super::CHECK_BYTES as SMALL_CHECK_BYTES;
 use crate::{
     Error, Result, RowSet, SearchIndex, Vectors, VectorsInfo,
-    columns::check_no_columns,
-    dataset::{CENTER, CHECK_BYTES, ID_RUNS, KIND, VECTORS},
+    columns::{copy_columns, copy_columns_bytes},
+    dataset::{CENTER, CHECK_BYTES, CONTENT, ID_COLUMN, ID_RUNS, KIND, VECTORS},
     id_run::IdRun,
     ids::Ids,
     import::{BUFFER_BYTES, BUFFERS},
@@ -39,27 +39,27 @@ pub struct Compacted {
     pub split: Option<u64>,
 }
 
-/// Writes the vectors `name` again without the rows of removed vectors, and writes the lists of their index again with
-/// all live vectors. The ids of the vectors stay the same. Lists with more than twice the planned number of vectors are
-/// split, and recall is measured again. If no list is split, the centroids of the index and its table of recall stay the
-/// same.
+/// Writes the vectors `name` and their columns again without the rows of removed vectors, and writes the lists of their
+/// index again with all live vectors. The ids of the vectors stay the same. Lists with more than twice the planned
+/// number of vectors are split, and recall is measured again. If no list is split, the centroids of the index and its
+/// table of recall stay the same.
 ///
 /// One commit replaces the vectors and the index. A job that is killed before the commit changes nothing, and searches
 /// that have the old files open continue to read these files. If another job changes the vectors during the compaction,
 /// the compaction fails with [`inshore_store::Error::Changed`] and changes nothing.
 ///
-/// If vectors were removed, the function reads and writes all vectors once. If the index is rewritten, the function
-/// also does the last two steps of a build ([`crate::build_index`]). If lists are split, the assignment is done twice.
+/// If vectors were removed, the function reads and writes all vectors and their columns once. If the index is
+/// rewritten, the function also does the last two steps of a build ([`crate::build_index`]). If lists are split, the
+/// assignment is done twice.
 ///
 /// # Errors
-/// - Returns [`Error::BadDataset`] if all vectors were removed, or if the dataset has columns.
+/// - Returns [`Error::BadDataset`] if all vectors were removed.
 /// - Returns the errors of [`crate::build_index`].
 /// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free
 ///   memory, or the job was cancelled.
 pub fn compact_vectors(store: &Store, job: &Job, name: &str) -> Result<Compacted> {
     let is_sealed = store.dataset(name)?.summary().sealed;
     let vectors = Vectors::open(store, name)?;
-    check_no_columns(&vectors, "compact vectors")?;
     let info = vectors.info();
     if info.live() == 0 {
         return Err(Error::BadDataset {
@@ -104,10 +104,13 @@ fn write_live(store: &Store, job: &Job, name: &str) -> Result<(DatasetBuilder, V
     builder.unsealed();
     let old = Vectors::of(builder.base().expect("the dataset was opened"))?;
     let info = old.info().clone();
-    job.budget()
-        .need(COPY_BYTES + live_bytes(&info) + RowSet::bytes(info.vectors) + Ids::bytes(&info), || {
-            format!("compacting {name}")
-        })?;
+    job.budget().need(
+        COPY_BYTES.max(copy_columns_bytes(&old))
+            + live_bytes(&info)
+            + RowSet::bytes(info.vectors)
+            + Ids::bytes(&info),
+        || format!("compacting {name}"),
+    )?;
     let ids = Ids::read(job, &old)?;
     let live = match live_rows(job, &old)? {
         Some(live) => live,
@@ -117,17 +120,13 @@ fn write_live(store: &Store, job: &Job, name: &str) -> Result<(DatasetBuilder, V
     job.start_phase("compacting", "vectors", info.vectors);
     copy_live(job, &old, &live, &mut writer)?;
     let file = builder.add_and_open(writer)?;
-    let center = match &old.center {
-        None => None,
-        Some(center) => {
-            let mut writer = builder.file(CENTER, CHECK_BYTES, CHECK_BYTES)?;
-            let mut reader = FileReader::new(job, center, 0..center.len(), CHECK_BYTES)?;
-            while let Some(piece) = reader.next_piece()? {
-                writer.write(piece)?;
-            }
-            Some(builder.add_and_open(writer)?)
-        }
+    let mut copy = |name, file: &Option<CheckedFile>| {
+        file.as_ref().map(|file| copy_file(job, name, file, &mut builder)).transpose()
     };
+    let center = copy(CENTER, &old.center)?;
+    copy(ID_COLUMN, &old.id_column)?;
+    copy(CONTENT, &old.content)?;
+    copy_columns(job, &old, &live, &mut builder)?;
     let (mut runs, mut id_runs) = (0, None);
     if live.rows().zip(0..).any(|(row, number)| ids.id(row) != number) {
         let mut writer = builder.file(ID_RUNS, SMALL_CHECK_BYTES, SMALL_BUFFER_BYTES)?;
@@ -138,6 +137,16 @@ fn write_live(store: &Store, job: &Job, name: &str) -> Result<(DatasetBuilder, V
         VectorsInfo { vectors: live.count(), removed: 0, id_runs: runs, bytes: builder.bytes(), ..info };
     let vectors = Vectors::unpublished(info, builder.id(), file, center, id_runs);
     Ok((builder, vectors))
+}
+
+/// Copies a small file to the new dataset.
+fn copy_file(job: &Job, name: &str, file: &CheckedFile, builder: &mut DatasetBuilder) -> Result<CheckedFile> {
+    let mut writer = builder.file(name, CHECK_BYTES, CHECK_BYTES)?;
+    let mut reader = FileReader::new(job, file, 0..file.len(), CHECK_BYTES)?;
+    while let Some(piece) = reader.next_piece()? {
+        writer.write(piece)?;
+    }
+    Ok(builder.add_and_open(writer)?)
 }
 
 /// Copies the elements of the live rows.

@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read},
     ops::Deref,
     path::Path,
 };
@@ -65,6 +65,77 @@ impl IdList {
             Ok(())
         })?;
         Ok(IdList { ids, _reservation: reservation })
+    }
+}
+
+/// A list of values of a column of ids. Its memory is reserved in the budget.
+#[derive(Debug)]
+pub struct ValueList {
+    values: Vec<String>,
+    _reservation: Reservation,
+}
+
+impl Deref for ValueList {
+    type Target = [String];
+
+    fn deref(&self) -> &[String] {
+        &self.values
+    }
+}
+
+impl ValueList {
+    /// Copies values.
+    ///
+    /// # Errors
+    /// Returns [`Error::Store`] if the budget has too little free memory.
+    pub fn of(job: &Job, values: Vec<String>) -> Result<ValueList> {
+        let bytes = values.iter().map(|value| (size_of::<String>() + value.len()) as u64).sum();
+        let reservation = job.budget().reserve(bytes, "a list of ids")?;
+        Ok(ValueList { values, _reservation: reservation })
+    }
+
+    /// Reads a text file with one value on each line. Empty lines are ignored. The memory is the length of the file and
+    /// 24 bytes for each line.
+    ///
+    /// # Errors
+    /// - Returns [`Error::BadFile`] if a line is not UTF-8. The error names the line.
+    /// - Returns [`Error::Store`] if an I/O operation fails or the budget has too little free memory.
+    pub fn read(job: &Job, path: impl AsRef<Path>) -> Result<ValueList> {
+        let path = path.as_ref();
+        let io = |error| inshore_store::Error::io("read", path, error);
+        let open = || File::open(path).map_err(|error| inshore_store::Error::io("open", path, error));
+        let (mut file, mut lines, mut bytes) = (BufReader::new(open()?), 1, 0);
+        loop {
+            let piece = file.fill_buf().map_err(io)?;
+            let len = piece.len();
+            if len == 0 {
+                break;
+            }
+            lines += piece.iter().filter(|&&byte| byte == b'\n').count() as u64;
+            bytes += len as u64;
+            file.consume(len);
+        }
+        let held = bytes + lines * size_of::<String>() as u64;
+        let reservation = job.budget().reserve(held, "a list of ids")?;
+        let mut values = Vec::with_capacity(lines as usize);
+        // A file that grows meanwhile is read up to the length that it had.
+        for (line, value) in (1u64..).zip(BufReader::new(open()?.take(bytes)).split(b'\n')) {
+            let mut value = value.map_err(io)?;
+            if value.last() == Some(&b'\r') {
+                value.pop();
+            }
+            if value.is_empty() {
+                continue;
+            }
+            let value = String::from_utf8(value).map_err(|error| Error::BadFile {
+                file: path.display().to_string(),
+                place: format!("line {line}"),
+                found: format!("{:?}", String::from_utf8_lossy(error.as_bytes())),
+                expected: "UTF-8".to_string(),
+            })?;
+            values.push(value.into_boxed_str().into_string());
+        }
+        Ok(ValueList { values, _reservation: reservation })
     }
 }
 
@@ -135,5 +206,21 @@ mod tests {
         assert!(IdList::read(&small, folder.path().join("many")).is_err());
         assert!(IdList::of(&small, &many).is_err());
         assert_eq!(*IdList::of(&small, &many[..9]).unwrap(), many[..9]);
+    }
+
+    #[test]
+    fn a_file_of_values_has_one_on_each_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path().join("store")).unwrap();
+        let job = store.job(Budget::new(1 << 10, 1), Cancel::default()).unwrap();
+        let path = folder.path().join("ids.txt");
+        std::fs::write(&path, "a b, c\r\n\n17\n\u{e4}").unwrap();
+        assert_eq!(*ValueList::read(&job, &path).unwrap(), ["a b, c", "17", "\u{e4}"].map(String::from));
+        std::fs::write(&path, b"a\n\xff\n").unwrap();
+        let error = ValueList::read(&job, &path).unwrap_err().to_string();
+        assert!(error.contains("line 2: found") && error.ends_with("expected UTF-8"), "{error}");
+        std::fs::write(&path, "a\n".repeat(100)).unwrap();
+        assert!(ValueList::read(&job, &path).is_err());
+        assert_eq!(job.budget().reserved_bytes(), 0);
     }
 }

@@ -21,8 +21,10 @@
 
 mod add;
 mod compact;
+mod content;
 mod id_list;
 mod remove;
+mod table;
 
 use inshore_store::{DatasetBuilder, FileWriter, Job, Store};
 use serde::Serialize;
@@ -31,16 +33,17 @@ use zerocopy::{IntoBytes, little_endian::U64};
 pub use self::{
     add::{add_vectors, upsert_vectors},
     compact::{Compacted, compact_vectors},
-    id_list::IdList,
-    remove::remove_vectors,
+    content::{OpenContent, add_content},
+    id_list::{IdList, ValueList},
+    remove::{remove_values, remove_vectors},
+    table::{add_table, upsert_table},
 };
 use crate::{
-    Error, Result, RowSet, Vectors, VectorsInfo,
+    Error, Result, Vectors, VectorsInfo,
     dataset::{ID_RUNS, REMOVED},
     id_run::{ID_MAX, IdRun},
     ids::Ids,
     index_kinds::extend,
-    live::{live_bytes, live_rows},
 };
 
 /// The largest number of attempts to make a change. Each attempt except the last one may fail because another job
@@ -67,7 +70,7 @@ pub struct Changed {
     pub taken: u64,
     /// How many of the given ids belong to vectors that had been removed before.
     pub absent: u64,
-    /// The id of the first added vector. The value is `None` if the caller gave the ids.
+    /// The id of the first added vector. The value is `None` if the caller gave the ids, or if a column has them.
     pub first_id: Option<u64>,
     /// The number of elements that were rounded from f64 to f32.
     pub rounded: u64,
@@ -154,6 +157,25 @@ impl<'a> Change<'a> {
         Ok(self.builder.add(writer)?)
     }
 
+    /// Publishes `count` vectors that were appended, with the ids that follow the largest id that the dataset has used.
+    /// `replaced` of them replace other vectors, which were marked as removed.
+    fn commit_added(mut self, count: u64, replaced: u64, rounded: u64) -> Result<Changed> {
+        let info = self.info().clone();
+        let ids = Ids::read(self.job, &self.vectors)?;
+        let runs = ids.runs_of(info.vectors, info.next_id..info.next_id + count);
+        drop(ids);
+        self.append_runs(&runs)?;
+        let first_id = Some(info.next_id);
+        let info = self.commit(VectorsInfo {
+            vectors: info.vectors + count,
+            removed: info.removed + replaced,
+            next_id: info.next_id + count,
+            id_runs: info.id_runs + runs.len() as u64,
+            ..info
+        })?;
+        Ok(Changed { added: count - replaced, replaced, first_id, rounded, ..Changed::of(info) })
+    }
+
     /// Publishes the change with the new counts, and returns the new properties of the dataset.
     fn commit(self, mut info: VectorsInfo) -> Result<VectorsInfo> {
         info.bytes = self.builder.bytes();
@@ -171,31 +193,6 @@ fn retried<R>(job: &Job, mut attempt: impl FnMut() -> Result<R>) -> Result<R> {
         }
     }
     attempt()
-}
-
-/// Finds the live rows of vectors by their ids.
-struct RowsOfIds {
-    ids: Ids,
-    live: Option<RowSet>,
-    rows: u64,
-}
-
-impl RowsOfIds {
-    /// Returns the memory, in bytes, of the ids and the live rows.
-    fn bytes(info: &VectorsInfo) -> u64 {
-        Ids::bytes(info) + live_bytes(info)
-    }
-
-    fn read(job: &Job, vectors: &Vectors) -> Result<RowsOfIds> {
-        let (ids, live) = (Ids::read(job, vectors)?, live_rows(job, vectors)?);
-        Ok(RowsOfIds { ids, live, rows: vectors.info().vectors })
-    }
-
-    /// Returns the live row of each id in `wanted`, which must be in ascending order. The result is `None` for an id
-    /// that no live row has.
-    fn find(&self, wanted: &[u64]) -> Vec<Option<u64>> {
-        self.ids.rows(self.rows, wanted, |row| self.live.as_ref().is_none_or(|live| live.contains(row)))
-    }
 }
 
 /// Checks ids that are in ascending order.

@@ -20,7 +20,7 @@ use inshore_store::{Job, Reservation, format_bytes};
 use inshore_tables::TableReader;
 
 use super::{columns_input, id_column};
-use crate::{Error, Result, Vectors, schema};
+use crate::{Error, Result, Vectors, live::RowsOfIds, schema};
 
 /// The largest number of rows of an answer that are collected.
 const PENDING_ROWS: usize = 128 << 10;
@@ -42,9 +42,10 @@ const NUMBERS: usize = 2;
 /// Adds columns of the dataset to the rows of an answer. If the dataset has a column of ids, the values of this column
 /// replace the row numbers in the answer.
 ///
-/// The memory is an eighth of the budget, but at least 2 MiB and at most 64 MiB. It is reserved. Rows of the answer are
-/// collected in groups of 131,072 rows, or fewer if there is little memory. For each such group, every row group of the
-/// columns that contains one of its rows is read once.
+/// The memory is an eighth of the budget, but at least 2 MiB and at most 64 MiB. It is reserved. If rows do not have
+/// their numbers as ids, after an upsert or a compaction, the ids take memory in addition, as in a search. Rows of the
+/// answer are collected in groups of 131,072 rows, or fewer if there is little memory. For each such group, every row
+/// group of the columns that contains one of its rows is read once.
 pub struct AnswerColumns {
     job: Job,
     /// The name of the vectors, for error messages.
@@ -52,6 +53,8 @@ pub struct AnswerColumns {
     reader: TableReader,
     /// The number of the first row of each row group. The last element is the number of all rows.
     firsts: Vec<u64>,
+    /// The rows of the numbers in an answer. The value is `None` if each number is that of its row.
+    rows: Option<RowsOfIds>,
     id: Option<String>,
     schema: SchemaRef,
     pending: Vec<RecordBatch>,
@@ -102,12 +105,14 @@ impl AnswerColumns {
                 expected: format!("{}, one for each vector", vectors.info().vectors),
             });
         }
+        let rows = vectors.id_runs.as_ref().map(|_| RowsOfIds::read(job, vectors)).transpose()?;
         Ok(Some(AnswerColumns {
             job: job.clone(),
             name: vectors.info().name.clone(),
             schema: schema_of(reader.schema(), id.as_deref(), selected),
             reader,
             firsts,
+            rows,
             id,
             pending: Vec::new(),
             pending_rows: 0,
@@ -150,13 +155,13 @@ impl AnswerColumns {
     /// Adds the requested columns of the dataset to the rows of `batch`, and passes the rows to `each`. If the values
     /// of the columns do not fit into the memory, the batch is split into halves.
     fn fill(&mut self, batch: &RecordBatch, each: Each<'_>) -> Result<()> {
-        let numbers = batch.column(NUMBERS).as_primitive::<UInt64Type>();
-        let mut distinct = numbers.values().to_vec();
+        let numbers = self.row_numbers(batch.column(NUMBERS).as_primitive::<UInt64Type>().values())?;
+        let mut distinct = numbers.clone();
         distinct.sort_unstable();
         distinct.dedup();
         let rows = batch.num_rows();
         if let Some(values) = self.values_of(&distinct)? {
-            let places = numbers.values().iter().map(|number| {
+            let places = numbers.iter().map(|number| {
                 distinct.binary_search(number).expect("each number is among the distinct ones") as u64
             });
             let places = UInt64Array::from_iter_values(places);
@@ -173,12 +178,25 @@ impl AnswerColumns {
             return Err(Error::BadDataset {
                 name: self.name.clone(),
                 what: "columns",
-                found: format!("more than {limit} in row {}", numbers.value(0)),
+                found: format!("more than {limit} in row {}", numbers[0]),
                 expected: "less, or more --memory".to_string(),
             });
         }
         self.fill(&batch.slice(0, rows / 2), each)?;
         self.fill(&batch.slice(rows / 2, rows - rows / 2), each)
+    }
+
+    /// Returns the row of each vector of an answer. A search returns vectors by their ids.
+    fn row_numbers(&self, ids: &[u64]) -> Result<Vec<u64>> {
+        let Some(rows) = &self.rows else { return Ok(ids.to_vec()) };
+        let mut distinct = ids.to_vec();
+        distinct.sort_unstable();
+        distinct.dedup();
+        let found = rows.find(&distinct);
+        let row = |id| found[distinct.binary_search(id).expect("each id is among the distinct ones")];
+        ids.iter()
+            .map(|id| row(id).ok_or_else(|| self.damaged(format!("no row of the vector {id}"))))
+            .collect()
     }
 
     /// Returns the values of all columns that are read, for the rows in `numbers`. The row numbers must be in ascending

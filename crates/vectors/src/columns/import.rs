@@ -3,6 +3,7 @@
 use std::{io, sync::Arc};
 
 use arrow_array::{Array, ArrayRef, RecordBatch, UInt64Array, cast::AsArray};
+use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{DataType, Field, Schema};
 use inshore_store::{FileWriter, Job, Store};
 use inshore_tables::{Input, ParquetStream, TableReader, is_readable, list_of_numbers};
@@ -16,9 +17,9 @@ use crate::{
 };
 
 /// The largest number of rows in a batch.
-const BATCH_ROWS: usize = 4 << 10;
+pub(crate) const BATCH_ROWS: usize = 4 << 10;
 /// Vectors are checked in steps of about this number of bytes. A step has at least one vector.
-const CHUNK_BYTES: usize = 256 << 10;
+pub(crate) const CHUNK_BYTES: usize = 256 << 10;
 /// The size of the checksum blocks of the file `columns.parquet`, in bytes. The next constant is the size of the write
 /// buffers of this file.
 pub(crate) const COLUMNS_CHECK_BYTES: usize = 16 << 10;
@@ -72,33 +73,14 @@ pub fn import_table(
     job.start_phase("importing", "vectors", reader.rows().unwrap_or(0));
     let Some(first) = reader.next_batch()? else { return Err(lists.bad(0, "no rows", "at least one")) };
     let dimensions = lists.dimensions(first.column(0))?;
-    let chunk_rows = (CHUNK_BYTES / layout.element.stored().row_bytes(dimensions)).max(1);
-    let chunk_bytes = chunk_rows * layout.element.stored().row_bytes(dimensions);
-    let _work = job.budget().reserve((chunk_bytes + 12 * dimensions) as u64, "vectors that are imported")?;
-    let mut chunk = aligned(chunk_bytes);
-
+    let _sums = job.budget().reserve(12 * dimensions as u64, "the mean of vectors")?;
     let mut builder = store.create_dataset(job, name, KIND)?;
     // The dataset is not sealed, so that vectors can be removed.
     builder.unsealed();
     let mut writer = VectorWriter::new(&mut builder, layout.element.stored(), dimensions)?;
     let file = builder.file_with_buffers(COLUMNS, COLUMNS_CHECK_BYTES, COLUMNS_BUFFER_BYTES, 2)?;
-    let schema = layout.schema();
-    let mut kept = ParquetStream::new(DatasetFile(file), COLUMNS, schema.clone(), job.budget())?;
-    let mut next = Some(first);
-    while let Some(batch) = next {
-        job.check_cancelled()?;
-        let first = kept.rows();
-        lists.each_chunk(first, batch.column(0), (dimensions, chunk_rows), &mut chunk, &mut |bytes| {
-            writer.add(bytes)
-        })?;
-        let numbers = UInt64Array::from_iter_values(first..first + batch.num_rows() as u64);
-        let mut columns = batch.columns()[1..].to_vec();
-        columns.push(Arc::new(numbers));
-        kept.write(&RecordBatch::try_new(schema.clone(), columns).expect("columns as they were asked for"))?;
-        job.progress().add(batch.num_rows() as u64);
-        next = reader.next_batch()?;
-    }
-    drop(reader);
+    let mut kept = ParquetStream::new(DatasetFile(file), COLUMNS, layout.schema(), job.budget())?;
+    lists.copy(job, (reader, first), dimensions, &mut kept, &mut |bytes| writer.add(bytes))?;
     let sums = writer.end(&mut builder)?;
     builder.add(kept.finish()?.0)?;
     sums.write(&mut builder)?;
@@ -114,17 +96,21 @@ pub fn import_table(
 }
 
 /// The role of each column of a table.
-struct Layout {
-    vectors: Field,
-    element: FileElement,
-    id: Option<Field>,
+pub(crate) struct Layout {
+    pub vectors: Field,
+    pub element: FileElement,
+    pub id: Option<Field>,
     /// The columns that the dataset keeps, including the column of ids.
-    kept: Vec<Field>,
+    pub kept: Vec<Field>,
     left_out: Vec<String>,
 }
 
 impl Layout {
-    fn of(job: &Job, input: &Input, columns: &TableColumns) -> Result<Layout> {
+    /// Finds the columns of the table `input`.
+    ///
+    /// # Errors
+    /// Returns [`Error::Table`] or [`Error::BadFile`] if a column does not exist or has a type that is not supported.
+    pub fn of(job: &Job, input: &Input, columns: &TableColumns) -> Result<Layout> {
         let described = TableReader::describe(input, &[], job.budget())?;
         let fields = described.schema.fields();
         let names: Vec<String> = fields.iter().map(|field| field.name().clone()).collect();
@@ -215,15 +201,72 @@ fn element_of(lists: &DataType) -> Option<FileElement> {
 }
 
 /// Checks the lists of a column, and converts them to vectors.
-struct Lists<'a> {
-    input: &'a str,
-    column: &'a str,
-    element: FileElement,
-    rounded: u64,
+pub(crate) struct Lists<'a> {
+    pub input: &'a str,
+    pub column: &'a str,
+    pub element: FileElement,
+    /// The number of elements that were rounded so far.
+    pub rounded: u64,
 }
 
 impl Lists<'_> {
-    fn bad(&self, row: u64, found: impl ToString, expected: impl ToString) -> Error {
+    /// Copies the rows of a table from the batch `first` on. `each` receives the elements of the lists in chunks, and
+    /// `kept` receives the other columns and the numbers of the rows. The first column of the table has the lists, and
+    /// the others have the order of the columns of `kept`.
+    ///
+    /// # Errors
+    /// - Returns [`Error::BadFile`] if a list is null, has other dimensions, or contains a value that is not finite.
+    /// - Returns the errors of `each`, of the reader and of the writer.
+    pub fn copy(
+        &mut self,
+        job: &Job,
+        (mut reader, first): (TableReader, RecordBatch),
+        dimensions: usize,
+        kept: &mut ParquetStream<DatasetFile>,
+        each: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let row_bytes = self.element.stored().row_bytes(dimensions);
+        let chunk_rows = (CHUNK_BYTES / row_bytes).max(1);
+        let chunk_bytes = chunk_rows * row_bytes;
+        let _work = job.budget().reserve(chunk_bytes as u64, "vectors that are imported")?;
+        let mut chunk = aligned(chunk_bytes);
+        let (schema, start, mut next) = (kept.schema().clone(), kept.rows(), Some(first));
+        while let Some(batch) = next {
+            job.check_cancelled()?;
+            let first = kept.rows();
+            let shape = (dimensions, chunk_rows);
+            self.each_chunk(first - start, batch.column(0), shape, &mut chunk, each)?;
+            let numbers = UInt64Array::from_iter_values(first..first + batch.num_rows() as u64);
+            let columns = batch.columns()[1..].iter().zip(schema.fields());
+            let columns = columns.map(|(column, field)| self.as_stored(column, field));
+            let mut columns = columns.collect::<Result<Vec<_>>>()?;
+            columns.push(Arc::new(numbers));
+            let batch =
+                RecordBatch::try_new(schema.clone(), columns).expect("columns as they were asked for");
+            kept.write(&batch)?;
+            job.progress().add(batch.num_rows() as u64);
+            next = reader.next_batch()?;
+        }
+        Ok(())
+    }
+
+    /// Converts a column to the type with which the dataset stores it. The types differ only if Parquet has no
+    /// counterpart of the type of the column.
+    fn as_stored(&self, column: &ArrayRef, field: &Field) -> Result<ArrayRef> {
+        if column.data_type() == field.data_type() {
+            return Ok(column.clone());
+        }
+        let options = CastOptions { safe: false, ..CastOptions::default() };
+        cast_with_options(column, field.data_type(), &options).map_err(|error| Error::BadFile {
+            file: self.input.to_string(),
+            place: format!("column '{}'", field.name()),
+            found: error.to_string(),
+            expected: field.data_type().to_string(),
+        })
+    }
+
+    /// Returns the error of a value in the row `row` of the table.
+    pub fn bad(&self, row: u64, found: impl ToString, expected: impl ToString) -> Error {
         Error::BadFile {
             file: self.input.to_string(),
             place: format!("row {row}, column '{}'", self.column),
@@ -233,7 +276,10 @@ impl Lists<'_> {
     }
 
     /// Returns the length of the first list, which is the number of dimensions.
-    fn dimensions(&self, column: &ArrayRef) -> Result<usize> {
+    ///
+    /// # Errors
+    /// Returns [`Error::BadFile`] if the list is null, or if vectors cannot have this number of dimensions.
+    pub fn dimensions(&self, column: &ArrayRef) -> Result<usize> {
         if column.is_null(0) {
             return Err(self.bad(0, "null", "a list of numbers"));
         }

@@ -13,16 +13,27 @@
 //!   was imported with a column of ids.
 
 mod answers;
+mod append;
+mod compact;
 mod import;
 mod unique;
+mod values;
 
 use inshore_store::{FileReader, Job, NamedFile};
 use inshore_tables::Input;
 
-pub(crate) use self::import::{COLUMNS_BUFFER_BYTES, COLUMNS_CHECK_BYTES, DatasetFile};
 pub use self::{
     answers::AnswerColumns,
     import::{TableColumns, import_table},
+};
+pub(crate) use self::{
+    append::append_columns,
+    compact::{copy_columns, copy_columns_bytes},
+    import::{
+        BATCH_ROWS, CHUNK_BYTES, COLUMNS_BUFFER_BYTES, COLUMNS_CHECK_BYTES, DatasetFile, Layout, Lists,
+    },
+    unique::{KnownId, KnownIds, find_known, ids_bytes},
+    values::{RowOfValue, rows_of_values},
 };
 use crate::{Error, Result, Vectors, dataset::COLUMNS};
 
@@ -49,7 +60,7 @@ pub fn columns_input(job: &Job, vectors: &Vectors) -> Result<Input> {
 }
 
 /// Returns the name of the column of ids, or `None` if the dataset has no such column.
-fn id_column(job: &Job, vectors: &Vectors) -> Result<Option<String>> {
+pub(crate) fn id_column(job: &Job, vectors: &Vectors) -> Result<Option<String>> {
     let Some(file) = &vectors.id_column else { return Ok(None) };
     let mut name = Vec::new();
     let mut reader =
@@ -66,18 +77,27 @@ fn id_column(job: &Job, vectors: &Vectors) -> Result<Option<String>> {
     String::from_utf8(name).map(Some).map_err(bad)
 }
 
-/// Refuses a dataset with columns. Its rows cannot be changed, because a new row would have no values in the columns.
+/// Refuses a dataset with columns, since a file of vectors has no values for them. `is_added` is true if the vectors
+/// are added, and false if they replace others.
 ///
 /// # Errors
 /// Returns [`Error::BadDataset`] if the dataset has columns.
-pub(crate) fn check_no_columns(vectors: &Vectors, change: &str) -> Result<()> {
-    match &vectors.columns {
-        None => Ok(()),
-        Some(_) => Err(Error::BadDataset {
-            name: vectors.info().name.clone(),
-            what: "columns",
-            found: "those of a table".to_string(),
-            expected: format!("none, to {change}: import the table again"),
-        }),
+pub(crate) fn check_no_columns(vectors: &Vectors, is_added: bool) -> Result<()> {
+    if vectors.columns.is_none() {
+        return Ok(());
     }
+    let (found, expected) = match (&vectors.content, is_added) {
+        (None, true) => ("those of a table", "none, to add a file of vectors: add a table"),
+        (None, false) => ("those of a table", "none, to replace by a file of vectors: use a table"),
+        (Some(_), true) => ("the paths of files", "none, to add a file of vectors: add images or documents"),
+        (Some(_), false) => {
+            ("the paths of files", "none, to replace vectors: remove the vectors and add the files")
+        }
+    };
+    Err(Error::BadDataset {
+        name: vectors.info().name.clone(),
+        what: "columns",
+        found: found.to_string(),
+        expected: expected.to_string(),
+    })
 }

@@ -16,8 +16,8 @@ use serde::Serialize;
 
 use super::{ContentRows, stored::write_content};
 use crate::{
-    Error, Result, VectorsInfo,
-    columns::{COLUMNS_BUFFER_BYTES, COLUMNS_CHECK_BYTES, DatasetFile, ROW_COLUMN},
+    Error, Result, Vectors, VectorsInfo,
+    columns::{COLUMNS_BUFFER_BYTES, COLUMNS_CHECK_BYTES, DatasetFile, ROW_COLUMN, append_columns},
     dataset::KIND,
     dataset::{CHECK_BYTES, COLUMNS, CONTENT},
     import::VectorWriter,
@@ -89,7 +89,7 @@ pub fn import_content(
     }
     sums.write(&mut builder)?;
     if let Some(paths) = paths {
-        builder.add(paths.0.finish()?.0)?;
+        paths.end(&mut builder)?;
     }
     let mut writer = builder.file(CONTENT, CHECK_BYTES, CHECK_BYTES)?;
     write_content(&mut writer, content.vocabulary())?;
@@ -100,7 +100,7 @@ pub fn import_content(
 }
 
 /// The writer of the column of paths.
-struct Paths(ParquetStream<DatasetFile>);
+pub(crate) struct Paths(ParquetStream<DatasetFile>);
 
 impl Paths {
     fn schema() -> SchemaRef {
@@ -114,11 +114,33 @@ impl Paths {
         Ok(Paths(ParquetStream::new(DatasetFile(file), COLUMNS, Paths::schema(), job.budget())?))
     }
 
-    fn add(&mut self, paths: &[String]) -> Result<()> {
+    /// Begins to append to the column of paths of a dataset. Returns `None` if the dataset has no such column.
+    ///
+    /// # Errors
+    /// - Returns [`Error::BadDataset`] if the dataset does not have a path for each vector.
+    /// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, or the budget has too little
+    ///   free memory.
+    pub fn append(job: &Job, vectors: &Vectors, builder: &mut DatasetBuilder) -> Result<Option<Paths>> {
+        append_columns(job, vectors, builder).map(|stream| stream.map(Paths))
+    }
+
+    /// Adds the paths of the next vectors.
+    ///
+    /// # Errors
+    /// Returns [`Error::Store`] if an I/O operation fails or the job was cancelled.
+    pub fn add(&mut self, paths: &[String]) -> Result<()> {
         let first = self.0.rows();
         let rows = UInt64Array::from_iter_values(first..first + paths.len() as u64);
         let paths = StringArray::from_iter_values(paths);
         let batch = RecordBatch::try_new(Paths::schema(), vec![Arc::new(paths), Arc::new(rows)]);
         Ok(self.0.write(&batch.expect("columns of one length"))?)
+    }
+
+    /// Completes the column, and adds it to the dataset.
+    ///
+    /// # Errors
+    /// Returns [`Error::Store`] if an I/O operation fails or the job was cancelled.
+    pub fn end(self, builder: &mut DatasetBuilder) -> Result<()> {
+        Ok(builder.add(self.0.finish()?.0)?)
     }
 }

@@ -25,6 +25,7 @@ mod scale;
 mod stored;
 mod vocabulary;
 
+pub(crate) use self::import::Paths;
 pub use self::{
     each::each_row,
     files::{Files, list_files},

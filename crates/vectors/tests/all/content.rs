@@ -6,10 +6,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::support::{Random, Setup};
+use arrow_array::{RecordBatch, cast::AsArray, types::UInt64Type};
+
+use crate::support::{Made, Random, Setup};
 use inshore_vectors::{
-    Content, ContentRows, Error, Images, ImportedContent, Metric, Result, Search, Vectors, content_queries,
-    describe, import_content,
+    AnswerColumns, Changed, Content, ContentRows, Element, Error, Images, ImportedContent, Metric, Result,
+    Search, Vectors, add_content, compact_vectors, content_queries, describe, import_content, remove_vectors,
+    search,
 };
 
 const GREY: u8 = 0;
@@ -295,6 +298,70 @@ fn the_vector_of_an_image_is_its_histogram() {
     let rows = setup.search("images", &queries, &options, (32 << 20, 2)).0;
     assert_eq!(rows, [(0, 1, 2, 0), (1, 1, 6, 0)]);
     assert_eq!(describe(&setup.store, "images").unwrap().vectors, imported.info);
+}
+
+#[test]
+fn images_are_added_with_their_paths_and_stay_images_after_a_compaction() {
+    let setup = Setup::new();
+    let folder = setup.folder.path().join("images");
+    fs::create_dir(&folder).unwrap();
+    let write = |name: &str, colour: [u8; 3]| {
+        let path = folder.join(name);
+        fs::write(&path, png_of(RGB, 1, 1, &colour)).unwrap();
+        path
+    };
+    let first = [write("a.png", [10; 3]), write("b.png", [80; 3])];
+    imported(&setup, &folder, "images", false).unwrap();
+    // The images take all memory but that of the columns.
+    let job = setup.job(24 << 20, 1);
+    let add = |name: &str, inputs: &[PathBuf]| -> Result<Changed> {
+        let open = |content: Content| -> Result<Box<dyn ContentRows>> {
+            assert!(matches!(content, Content::Images));
+            Ok(Box::new(Images::list(&job, inputs, false)?))
+        };
+        let changed = add_content(&setup.store, &job, name, &open);
+        assert_eq!(job.budget().reserved_bytes(), 0);
+        changed
+    };
+    let more = [write("c.png", [150; 3]), write("d.png", [220; 3])];
+    let changed = add("images", &more).unwrap();
+    assert_eq!((changed.added, changed.first_id), (2, Some(2)));
+    // The images are the nearest ones of themselves, and their paths are those of the files.
+    let paths_of = |inputs: &[PathBuf]| -> Vec<(u64, PathBuf)> {
+        let queries = content_queries(&job, &mut Images::list(&job, inputs, false).unwrap()).unwrap();
+        let vectors = Vectors::open(&setup.store, "images").unwrap();
+        let options = Search { k: 1, metric: Metric::L2, ..Search::default() };
+        let mut columns = AnswerColumns::open(&job, &vectors, &["path".to_string()]).unwrap().unwrap();
+        let mut found = Vec::new();
+        let mut keep = |batch: RecordBatch| {
+            let ids = batch.column(2).as_primitive::<UInt64Type>().values().to_vec();
+            let paths = batch.column(4).as_string::<i32>().iter().map(|path| PathBuf::from(path.unwrap()));
+            found.extend(ids.into_iter().zip(paths));
+            Ok(())
+        };
+        search(&job, &vectors, &queries, &options, &mut |batch| columns.add(batch, &mut keep)).unwrap();
+        columns.finish(&mut keep).unwrap();
+        found
+    };
+    let all = |ids: [u64; 4], paths: &[PathBuf]| -> Vec<(u64, PathBuf)> {
+        ids.into_iter().zip(paths.iter().cloned()).collect()
+    };
+    let wanted = [first.clone(), more.clone()].concat();
+    assert_eq!(paths_of(&wanted), all([0, 1, 2, 3], &wanted));
+    remove_vectors(&setup.store, &job, "images", &[1]).unwrap();
+    assert_eq!(compact_vectors(&setup.store, &job, "images").unwrap().freed, 1);
+    let late = write("e.png", [250, 10, 10]);
+    assert_eq!(add("images", std::slice::from_ref(&late)).unwrap().first_id, Some(4));
+    let left = [first[0].clone(), more[0].clone(), more[1].clone(), late];
+    assert_eq!(paths_of(&left), all([0, 2, 3, 4], &left));
+    // A malformed image changes nothing, and other vectors take no images.
+    fs::write(folder.join("bad.png"), &fs::read(&left[0]).unwrap()[..20]).unwrap();
+    let error = add("images", std::slice::from_ref(&folder)).unwrap_err().to_string();
+    assert!(error.contains("bad.png"), "{error}");
+    assert_eq!(Vectors::open(&setup.store, "images").unwrap().info().live(), 4);
+    setup.import("plain", &Made::new(Element::F32, 256, 4, || 0.0));
+    let error = add("plain", &left).unwrap_err().to_string();
+    assert!(error.contains("plain: content: found none, expected images or documents"), "{error}");
 }
 
 #[test]

@@ -18,4 +18,5 @@ mod searcher;
 mod selected;
 mod split;
 mod support;
+mod table_changes;
 mod tables;

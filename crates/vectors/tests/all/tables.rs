@@ -16,10 +16,10 @@ use parquet::{arrow::ArrowWriter, file::properties::WriterProperties};
 
 use crate::support::{Made, Random, Setup, brute_force};
 
-const MEMORY: (u64, usize) = (32 << 20, 2);
+pub const MEMORY: (u64, usize) = (32 << 20, 2);
 
 /// Returns a column of lists that all have the same length.
-fn lists(values: ArrayRef, dimensions: usize) -> ArrayRef {
+pub fn lists(values: ArrayRef, dimensions: usize) -> ArrayRef {
     let item = Arc::new(Field::new("item", values.data_type().clone(), true));
     let rows = values.len() / dimensions;
     Arc::new(ListArray::new(item, OffsetBuffer::from_lengths(vec![dimensions; rows]), values, None))
@@ -30,13 +30,13 @@ fn fixed(values: ArrayRef, dimensions: usize) -> ArrayRef {
     Arc::new(FixedSizeListArray::new(item, dimensions as i32, values, None))
 }
 
-fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
+pub fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
     RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(name, column)| (name, column, true)))
         .unwrap()
 }
 
 /// Writes a table to a file with several row groups or batches.
-fn write(setup: &Setup, name: &str, table: &RecordBatch) -> PathBuf {
+pub fn write(setup: &Setup, name: &str, table: &RecordBatch) -> PathBuf {
     let path = setup.folder.path().join(name);
     let file = File::create(&path).unwrap();
     let parts =
@@ -54,7 +54,7 @@ fn write(setup: &Setup, name: &str, table: &RecordBatch) -> PathBuf {
     path
 }
 
-fn import(
+pub fn import(
     setup: &Setup,
     name: &str,
     path: &PathBuf,
@@ -80,7 +80,7 @@ fn refused(setup: &Setup, table: &RecordBatch, options: (Option<&str>, Option<&s
 }
 
 /// Returns a table of documents, one for each 8 of `values`. Some titles are null, and some are long.
-fn documents(random: &mut Random, values: ArrayRef) -> RecordBatch {
+pub fn documents(random: &mut Random, values: ArrayRef) -> RecordBatch {
     let rows = values.len() / 8;
     let title =
         |row: usize| (!row.is_multiple_of(7)).then(|| format!("title {row} {}", "x".repeat(row % 50)));
@@ -99,6 +99,17 @@ fn documents(random: &mut Random, values: ArrayRef) -> RecordBatch {
 
 /// Searches a dataset, and returns the answer with the columns `select`.
 fn answer(setup: &Setup, name: &str, queries: &Made, select: &[&str], job: &Job) -> RecordBatch {
+    answer_to(setup, name, (queries, &Search::default()), select, job)
+}
+
+/// Searches a dataset with the options of a search, and returns the answer with the columns `select`.
+pub fn answer_to(
+    setup: &Setup,
+    name: &str,
+    (queries, options): (&Made, &Search),
+    select: &[&str],
+    job: &Job,
+) -> RecordBatch {
     let vectors = Vectors::open(&setup.store, name).unwrap();
     let select: Vec<String> = select.iter().map(|name| (*name).to_string()).collect();
     let mut columns = AnswerColumns::open(job, &vectors, &select).unwrap().expect("columns");
@@ -108,7 +119,7 @@ fn answer(setup: &Setup, name: &str, queries: &Made, select: &[&str], job: &Job)
         Ok(())
     };
     let file = setup.file("q", queries);
-    search(job, &vectors, &file, &Search::default(), &mut |batch| columns.add(batch, &mut keep)).unwrap();
+    search(job, &vectors, &file, options, &mut |batch| columns.add(batch, &mut keep)).unwrap();
     columns.finish(&mut keep).unwrap();
     let schema = columns.schema().clone();
     drop(columns);

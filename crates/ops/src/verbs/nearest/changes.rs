@@ -3,18 +3,25 @@
 use std::path::{Path, PathBuf};
 
 use inshore_store::{Execution, Job};
-use inshore_vectors::{self as vectors, Changed, Compacted, IdList, VectorFile};
+use inshore_tables::Input;
+use inshore_vectors::{
+    self as vectors, Changed, Compacted, Content, ContentRows, IdList, Images, ValueList, VectorFile,
+    Vectors, Vocabulary,
+};
 use serde::{Deserialize, Serialize};
 
-use super::only_file;
+#[cfg(feature = "text")]
+use super::documents::{Documents, document_files};
+use super::{import::is_table, only_file};
 use crate::{
     error::{Error, Result},
-    operation::{Attachments, NormalForm, Operation, RequestContext, StoreUse},
+    operation::{Attachments, NormalForm, Operation, Plan, RequestContext, StoreUse},
     target::Response,
     target_kind::TargetKind,
 };
 
-/// Adds the vectors of a file to a dataset. See [`vectors::add_vectors`].
+/// Adds the vectors of a file ([`vectors::add_vectors`]) to a dataset, or the rows of a table ([`vectors::add_table`]).
+/// The inputs for a dataset of images or documents are files and folders ([`vectors::add_content`]).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AddVectors {
@@ -23,25 +30,37 @@ pub struct AddVectors {
     /// True if each byte of the file has eight dimensions of one bit.
     #[serde(default)]
     pub bits: bool,
+    /// The column of the table that has the vectors. It may be `None` if the table has exactly one column of lists of
+    /// numbers.
+    #[serde(default)]
+    pub column: Option<String>,
+    /// True if each line of the only input is a document.
+    #[serde(default)]
+    pub lines: bool,
 }
 
-/// Inserts vectors into a dataset by their ids, or replaces vectors with the same ids. See [`vectors::upsert_vectors`].
-/// The first input is a file of vectors. If `ids` is not given, the second input is a text file of ids.
+/// Inserts vectors into a dataset by their ids, or replaces vectors with the same ids. See [`vectors::upsert_vectors`]
+/// and [`vectors::upsert_table`]. The first input is a file of vectors or a table. If `ids` is not given, the second
+/// input is a text file of ids, unless the dataset has a column of ids. The table then has the ids.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UpsertVectors {
     /// The dataset of vectors.
     pub dataset: String,
-    /// The id of each vector. `None` reads the ids from the second input.
+    /// The id of each vector. `None` reads the ids from the second input, or from the column of ids of a table.
     #[serde(default)]
     pub ids: Option<Vec<u64>>,
     /// True if each byte of the file has eight dimensions of one bit.
     #[serde(default)]
     pub bits: bool,
+    /// The column of the table that has the vectors, as in [`AddVectors::column`].
+    #[serde(default)]
+    pub column: Option<String>,
 }
 
 /// Removes vectors of a dataset by their ids. See [`vectors::remove_vectors`]. If `ids` is not given, the input is a
-/// text file of ids.
+/// text file of ids. If the ids of the dataset are the values of a column, each line of the file is a value. See
+/// [`vectors::remove_values`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RemoveFromVectors {
@@ -49,7 +68,17 @@ pub struct RemoveFromVectors {
     pub dataset: String,
     /// The ids of the vectors. `None` reads the ids from the input.
     #[serde(default)]
-    pub ids: Option<Vec<u64>>,
+    pub ids: Option<Vec<VectorId>>,
+}
+
+/// The id of a vector.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum VectorId {
+    /// The number of a vector, or a value of a column of whole numbers.
+    Number(u64),
+    /// A value of a column of ids.
+    Value(String),
 }
 
 /// Frees the rows of removed vectors, and writes the lists of the index again. See [`vectors::compact_vectors`].
@@ -60,23 +89,53 @@ pub struct CompactVectors {
     pub dataset: String,
 }
 
-fn with_bits(file: VectorFile, bits: bool) -> Result<VectorFile> {
-    if bits { Ok(file.as_bits()?) } else { Ok(file) }
+/// The kind and the path of the vectors of a change.
+#[derive(Debug)]
+pub enum ChangePlan {
+    /// A file of vectors.
+    Vectors(VectorFile),
+    /// A table of Parquet or Arrow.
+    Table(PathBuf),
+    /// Files and folders of images or documents.
+    Content,
+}
+
+impl Plan for ChangePlan {}
+
+impl ChangePlan {
+    /// Opens the only input, and checks that the options apply to its kind.
+    fn of(
+        operation: &'static str,
+        inputs: &[PathBuf],
+        bits: bool,
+        column: Option<&str>,
+    ) -> Result<ChangePlan> {
+        let refused = |option: &str, kind: &str| {
+            let what = format!("{option}: found with another file, expected with {kind}");
+            Err(Error::Request { operation, what })
+        };
+        match inputs {
+            [input] if is_table(input) && bits => refused("bits", "a file of vectors"),
+            [input] if is_table(input) => Ok(ChangePlan::Table(input.clone())),
+            _ => {
+                let file = only_file(operation, inputs)?;
+                match column {
+                    Some(_) => refused("column", "a table (.parquet or .arrow)"),
+                    None => Ok(ChangePlan::Vectors(if bits { file.as_bits()? } else { file })),
+                }
+            }
+        }
+    }
 }
 
 /// Checks the number of inputs. A request has `count` files of vectors and, if `ids` is not given, a file of ids.
-fn check_inputs(
-    operation: &'static str,
-    inputs: &[PathBuf],
-    count: usize,
-    ids: &Option<Vec<u64>>,
-) -> Result<()> {
-    let expected = count + usize::from(ids.is_none());
+fn check_inputs(operation: &'static str, inputs: &[PathBuf], count: usize, has_ids: bool) -> Result<()> {
+    let expected = count + usize::from(!has_ids);
     if inputs.len() == expected {
         return Ok(());
     }
     let file = if count == 0 { "" } else { "a file of vectors and " };
-    let ids = if ids.is_some() { "no file of ids, since `ids` is given" } else { "a file of ids, or `ids`" };
+    let ids = if has_ids { "no file of ids, since `ids` is given" } else { "a file of ids, or `ids`" };
     let what = format!("inputs: found {}, expected {file}{ids}", inputs.len());
     Err(Error::Request { operation, what })
 }
@@ -95,23 +154,93 @@ impl Operation for AddVectors {
     const PLACES: &'static [TargetKind] = &[TargetKind::Local];
     const STORE: StoreUse = StoreUse::Here;
     const FORM: NormalForm = NormalForm::Answer;
-    type Plan = VectorFile;
+    const FOLDERS: bool = true;
+    type Plan = ChangePlan;
     type Answer = Changed;
 
-    fn plan(&self, context: &RequestContext<'_>) -> Result<VectorFile> {
-        with_bits(only_file(Self::NAME, context.inputs)?, self.bits)
+    fn plan(&self, context: &RequestContext<'_>) -> Result<ChangePlan> {
+        let is_content = match context.inputs {
+            [] => false,
+            [input] => self.lines || !is_table(input) && !VectorFile::is_named(input),
+            _ => true,
+        };
+        if !is_content {
+            return ChangePlan::of(Self::NAME, context.inputs, self.bits, self.column.as_deref());
+        }
+        let options = [("bits", self.bits), ("column", self.column.is_some())];
+        match options.into_iter().find(|(_, is_given)| *is_given) {
+            None => Ok(ChangePlan::Content),
+            Some((option, _)) => {
+                let what = format!("{option}: found with files that are no vectors and no table");
+                Err(Error::Request { operation: Self::NAME, what })
+            }
+        }
     }
 
     fn run(
         &self,
-        file: VectorFile,
+        plan: ChangePlan,
         context: &RequestContext<'_>,
         job: &Execution,
         _attachments: Attachments<'_>,
     ) -> Result<Response<Changed>> {
         let job = context.stored(job)?;
-        Ok(Response::local(vectors::add_vectors(&job.store(), job, &self.dataset, &file)?))
+        let (store, name) = (job.store(), &self.dataset);
+        Ok(Response::local(match plan {
+            ChangePlan::Vectors(file) => vectors::add_vectors(&store, job, name, &file)?,
+            ChangePlan::Table(path) => {
+                let input = Input::new(path).stopped_by(job.cancel());
+                vectors::add_table(&store, job, name, &input, self.column.as_deref())?
+            }
+            ChangePlan::Content => self.add_files(job, context.inputs)?,
+        }))
     }
+}
+
+impl AddVectors {
+    /// Adds images or documents.
+    fn add_files(&self, job: &Job, inputs: &[PathBuf]) -> Result<Changed> {
+        let (store, name, are_lines) = (job.store(), &self.dataset, self.lines);
+        match Vectors::open(&store, name)?.content(job)? {
+            None if are_lines => {
+                let what = format!("lines: {name} has vectors, expected documents");
+                return Err(Error::Request { operation: Self::NAME, what });
+            }
+            // The error for a file that is no file of vectors lists the extensions of such files.
+            None => {
+                let file = only_file(Self::NAME, inputs)?;
+                return Ok(vectors::add_vectors(&store, job, name, &file)?);
+            }
+            Some(Content::Images) if are_lines => {
+                let what = format!("lines: {name} has images, expected documents");
+                return Err(Error::Request { operation: Self::NAME, what });
+            }
+            Some(_) => {}
+        }
+        let open = |content| -> vectors::Result<Box<dyn ContentRows>> {
+            match content {
+                Content::Images => Ok(Box::new(Images::list(job, inputs, false)?)),
+                Content::Documents(vocabulary) => documents(job, inputs, are_lines, vocabulary),
+            }
+        };
+        Ok(vectors::add_content(&store, job, name, &open)?)
+    }
+}
+
+#[cfg(feature = "text")]
+fn documents(
+    job: &Job,
+    inputs: &[PathBuf],
+    are_lines: bool,
+    vocabulary: Vocabulary,
+) -> vectors::Result<Box<dyn ContentRows>> {
+    let files = document_files(job, inputs, are_lines)?;
+    Ok(Box::new(Documents::new(job, files, are_lines, vocabulary)?))
+}
+
+#[cfg(not(feature = "text"))]
+fn documents(_: &Job, _: &[PathBuf], _: bool, _: Vocabulary) -> vectors::Result<Box<dyn ContentRows>> {
+    Err(vectors::Error::Content(Box::new(super::no_documents())))
 }
 
 impl Operation for UpsertVectors {
@@ -119,27 +248,44 @@ impl Operation for UpsertVectors {
     const PLACES: &'static [TargetKind] = &[TargetKind::Local];
     const STORE: StoreUse = StoreUse::Here;
     const FORM: NormalForm = NormalForm::Answer;
-    type Plan = VectorFile;
+    type Plan = ChangePlan;
     type Answer = Changed;
 
     fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, _place: TargetKind) -> Result<()> {
-        check_inputs(Self::NAME, inputs, 1, &self.ids)
+        match inputs {
+            // The dataset may have a column of ids, which the run finds out.
+            [input] if is_table(input) => Ok(()),
+            _ => check_inputs(Self::NAME, inputs, 1, self.ids.is_some()),
+        }
     }
 
-    fn plan(&self, context: &RequestContext<'_>) -> Result<VectorFile> {
-        with_bits(only_file(Self::NAME, &context.inputs[..1])?, self.bits)
+    fn plan(&self, context: &RequestContext<'_>) -> Result<ChangePlan> {
+        ChangePlan::of(Self::NAME, &context.inputs[..1], self.bits, self.column.as_deref())
     }
 
     fn run(
         &self,
-        file: VectorFile,
+        plan: ChangePlan,
         context: &RequestContext<'_>,
         job: &Execution,
         _attachments: Attachments<'_>,
     ) -> Result<Response<Changed>> {
         let job = context.stored(job)?;
-        let ids = ids_of(job, &self.ids, context.inputs)?;
-        Ok(Response::local(vectors::upsert_vectors(&job.store(), job, &self.dataset, &file, &ids)?))
+        let has_ids = self.ids.is_some() || context.inputs.len() > 1;
+        let ids = has_ids.then(|| ids_of(job, &self.ids, context.inputs)).transpose()?;
+        let (store, name) = (job.store(), &self.dataset);
+        Ok(Response::local(match plan {
+            ChangePlan::Vectors(file) => {
+                let ids = ids.expect("the inputs were checked");
+                vectors::upsert_vectors(&store, job, name, &file, &ids)?
+            }
+            ChangePlan::Table(path) => {
+                let input = Input::new(path).stopped_by(job.cancel());
+                let options = (self.column.as_deref(), ids.as_deref());
+                vectors::upsert_table(&store, job, name, &input, options)?
+            }
+            ChangePlan::Content => unreachable!("a plan of `ChangePlan::of` has vectors or a table"),
+        }))
     }
 }
 
@@ -152,7 +298,7 @@ impl Operation for RemoveFromVectors {
     type Answer = Changed;
 
     fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, _place: TargetKind) -> Result<()> {
-        check_inputs(Self::NAME, inputs, 0, &self.ids)
+        check_inputs(Self::NAME, inputs, 0, self.ids.is_some())
     }
 
     fn plan(&self, _context: &RequestContext<'_>) -> Result<()> {
@@ -167,8 +313,41 @@ impl Operation for RemoveFromVectors {
         _attachments: Attachments<'_>,
     ) -> Result<Response<Changed>> {
         let job = context.stored(job)?;
-        let ids = ids_of(job, &self.ids, context.inputs)?;
-        Ok(Response::local(vectors::remove_vectors(&job.store(), job, &self.dataset, &ids)?))
+        let (store, name) = (job.store(), &self.dataset);
+        let is_by_value = Vectors::open(&store, name)?.has_id_column();
+        Ok(Response::local(match is_by_value {
+            true => vectors::remove_values(&store, job, name, &self.values(job, context.inputs)?)?,
+            false => vectors::remove_vectors(&store, job, name, &self.numbers(job, context.inputs)?)?,
+        }))
+    }
+}
+
+impl RemoveFromVectors {
+    /// Returns the ids as values of a column.
+    fn values(&self, job: &Job, inputs: &[PathBuf]) -> Result<ValueList> {
+        match (&self.ids, inputs) {
+            (None, inputs) => Ok(ValueList::read(job, inputs.last().expect("the inputs were checked"))?),
+            (Some(ids), _) => {
+                let value = |id: &VectorId| match id {
+                    VectorId::Number(number) => number.to_string(),
+                    VectorId::Value(value) => value.clone(),
+                };
+                Ok(ValueList::of(job, ids.iter().map(value).collect())?)
+            }
+        }
+    }
+
+    /// Returns the ids as numbers of vectors.
+    fn numbers(&self, job: &Job, inputs: &[PathBuf]) -> Result<IdList> {
+        let number = |id: &VectorId| match id {
+            VectorId::Number(number) => Ok(*number),
+            VectorId::Value(value) => Err(Error::Request {
+                operation: Self::NAME,
+                what: format!("ids: found {value:?}, expected the numbers of vectors"),
+            }),
+        };
+        let ids = self.ids.as_ref().map(|ids| ids.iter().map(number).collect::<Result<_>>()).transpose()?;
+        ids_of(job, &ids, inputs)
     }
 }
 

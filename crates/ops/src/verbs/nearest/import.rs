@@ -94,7 +94,7 @@ impl ImportVectors {
 }
 
 /// Returns true if a file is a table with a column of vectors.
-fn is_table(path: &Path) -> bool {
+pub(super) fn is_table(path: &Path) -> bool {
     matches!(&*Input::new(path).extension(), "parquet" | "arrow")
 }
 
