@@ -8,8 +8,8 @@ use crate::{
     Error, Family, IndexInfo, ListSizes, LshInfo, MeasuredOn, RecallTable, Result, SearchIndex,
     SpreadIndexInfo, Vectors, VectorsInfo,
     dataset::KIND,
-    index::{INDEX_KIND, index_name, layer_names, list_sizes},
-    lsh::LSH_KIND,
+    index::{layer_names, list_sizes},
+    names::{LISTS_KIND, TABLES_KIND, check_kind, index_dataset, index_name},
 };
 
 /// The properties of a dataset of vectors and of its index.
@@ -107,7 +107,7 @@ pub fn list(store: &Store) -> Result<Vec<Description>> {
 /// - Returns [`Error::BadDataset`] if the dataset has another kind.
 /// - Returns [`Error::Store`] if an I/O operation fails.
 pub fn remove(store: &Store, name: &str) -> Result<()> {
-    check_kind(store, name, &[KIND])?;
+    check_kind(&store.dataset(name)?, &[KIND])?;
     // The index is removed first, since vectors can be used without an index but not the reverse.
     match remove_index(store, name) {
         Ok(()) | Err(Error::NoIndex { .. } | Error::BadDataset { .. }) => {}
@@ -124,14 +124,15 @@ pub fn remove(store: &Store, name: &str) -> Result<()> {
 /// - Returns [`Error::BadDataset`] if the dataset with the name of the index is of another kind.
 /// - Returns [`Error::Store`] if an I/O operation fails.
 pub fn remove_index(store: &Store, name: &str) -> Result<()> {
-    let index = index_name(name);
-    let removed = match check_kind(store, &index, &[INDEX_KIND, LSH_KIND]) {
-        Ok(()) => Ok(store.remove(&index)?),
-        Err(Error::Store(inshore_store::Error::NotFound { .. })) => {
-            check_kind(store, name, &[KIND])?;
+    let removed = match index_dataset(store, name)? {
+        Some(index) => {
+            check_kind(&index, &[LISTS_KIND, TABLES_KIND])?;
+            Ok(store.remove(index.name())?)
+        }
+        None => {
+            check_kind(&store.dataset(name)?, &[KIND])?;
             Err(Error::NoIndex { name: name.to_string() })
         }
-        Err(error) => return Err(error),
     };
     // Layers are useless without an index, so they are removed, too.
     for layer in layer_names(store, name)? {
@@ -141,19 +142,6 @@ pub fn remove_index(store: &Store, name: &str) -> Result<()> {
         }
     }
     removed
-}
-
-fn check_kind(store: &Store, name: &str, kinds: &[&str]) -> Result<()> {
-    let dataset = store.dataset(name)?;
-    match kinds.contains(&dataset.kind()) {
-        true => Ok(()),
-        false => Err(Error::BadDataset {
-            name: name.to_string(),
-            what: "kind",
-            found: dataset.kind().to_string(),
-            expected: kinds.join(" or "),
-        }),
-    }
 }
 
 impl std::fmt::Display for Description {

@@ -13,8 +13,9 @@ use serde::Serialize;
 
 use crate::{
     Result, VectorFile, VectorsInfo,
-    dataset::{CENTER, CHECK_BYTES, KIND, VECTORS},
+    dataset::{CENTER, CHECK_BYTES, VECTORS},
     element::{Element, floats},
+    names::create_vectors,
 };
 
 pub(crate) const BUFFER_BYTES: usize = 1 << 20;
@@ -49,9 +50,7 @@ pub fn import(store: &Store, job: &Job, name: &str, file: &VectorFile) -> Result
         "importing vectors".to_string()
     })?;
     let _work = job.budget().reserve(work, "vectors that are imported")?;
-    let mut builder = store.create_dataset(job, name, KIND)?;
-    // The dataset is not sealed, so that vectors can be added.
-    builder.unsealed();
+    let mut builder = create_vectors(store, job, name)?;
     let mut writer = VectorWriter::new(&mut builder, element, dimensions)?;
     let mut rows = file.rows(job, 0, true)?;
     job.start_phase("importing", "vectors", file.count());

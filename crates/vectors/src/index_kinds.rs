@@ -9,9 +9,10 @@ use inshore_store::{DatasetBuilder, Job, Store};
 use crate::{
     Approximate, ApproximateSearched, Error, LshIndex, LshSearched, Metric, RecallTable, Result, Search,
     Source, VectorFile, VectorIndex, Vectors, VectorsInfo, check_index_search,
-    index::{RewrittenIndex, check_measurement, commit_table, extend_index, index_name, rewrite_index},
-    lsh::{LSH_KIND, check_lsh_search, measure_lsh, rewrite_lsh},
+    index::{RewrittenIndex, check_measurement, commit_table, extend_index, rewrite_index},
+    lsh::{check_lsh_search, measure_lsh, rewrite_lsh},
     measure_recall,
+    names::{TABLES_KIND, index_dataset, index_name},
 };
 
 /// An open index of vectors. Its files stay open, so later changes of the store do not affect it.
@@ -40,13 +41,12 @@ impl SearchIndex {
     ///   the same name.
     /// - Returns [`Error::Store`] if an I/O operation fails.
     pub fn open(store: &Store, vectors: &Vectors) -> Result<Option<SearchIndex>> {
-        match store.dataset(&index_name(&vectors.info().name)) {
-            Err(inshore_store::Error::NotFound { .. }) => Ok(None),
-            Ok(dataset) if dataset.kind() == LSH_KIND => {
+        match index_dataset(store, &vectors.info().name)? {
+            None => Ok(None),
+            Some(dataset) if dataset.kind() == TABLES_KIND => {
                 Ok(Some(SearchIndex::Tables(LshIndex::of(&dataset, vectors)?)))
             }
-            Ok(_) => Ok(VectorIndex::open(store, vectors)?.map(SearchIndex::Lists)),
-            Err(error) => Err(error.into()),
+            Some(_) => Ok(VectorIndex::open(store, vectors)?.map(SearchIndex::Lists)),
         }
     }
 

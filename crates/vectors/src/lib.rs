@@ -93,6 +93,7 @@ mod layout;
 mod live;
 mod lsh;
 mod metric;
+mod names;
 mod npy;
 mod pairs;
 mod random;
@@ -126,7 +127,7 @@ pub use index::{
     Approximate, ApproximateSearched, BuildPlan, Built, CODE_BITS, COPIES_MAX, CodedLists, CopiedLists,
     Index, IndexInfo, ListRequest, ListSizes, MeasuredOn, Prober, RecallPoint, RecallTable, SamplePlan,
     SpreadIndex, SpreadIndexInfo, SpreadIndexKind, Strategy, StrategyPlan, VectorIndex, build_index,
-    check_index_search, check_measurement, index_name, measure_recall, plan_index, plan_sample, resume_index,
+    check_index_search, check_measurement, measure_recall, plan_index, plan_sample, resume_index,
     sample_of_shard, search_lists, shard_lists_bytes, train_lists, write_shard_lists,
 };
 pub use index_kinds::{FoundInIndex, SearchIndex};
@@ -136,6 +137,7 @@ pub use lsh::{
     PROBES_MAX, TABLES_MAX, build_lsh, plan_lsh,
 };
 pub use metric::Metric;
+pub use names::index_name;
 pub use row_set::{RowSet, is_sparse};
 pub use search::{
     Estimates, Kernel, Plan, Search, Searched, ShardSearch, Source, check_search, plan, schema, shard_schema,

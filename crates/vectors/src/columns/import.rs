@@ -11,9 +11,10 @@ use inshore_tables::{Input, ParquetStream, TableReader, is_readable, list_of_num
 use super::{NAME_BYTES_MAX, ROW_COLUMN, unique};
 use crate::{
     Error, Imported, Result, VectorsInfo,
-    dataset::{COLUMNS, ID_COLUMN, KIND},
+    dataset::{COLUMNS, ID_COLUMN},
     element::{FileElement, aligned, bytes_of},
     import::VectorWriter,
+    names::create_vectors,
 };
 
 /// The largest number of rows in a batch.
@@ -74,9 +75,7 @@ pub fn import_table(
     let Some(first) = reader.next_batch()? else { return Err(lists.bad(0, "no rows", "at least one")) };
     let dimensions = lists.dimensions(first.column(0))?;
     let _sums = job.budget().reserve(12 * dimensions as u64, "the mean of vectors")?;
-    let mut builder = store.create_dataset(job, name, KIND)?;
-    // The dataset is not sealed, so that vectors can be removed.
-    builder.unsealed();
+    let mut builder = create_vectors(store, job, name)?;
     let mut writer = VectorWriter::new(&mut builder, layout.element.stored(), dimensions)?;
     let file = builder.file_with_buffers(COLUMNS, COLUMNS_CHECK_BYTES, COLUMNS_BUFFER_BYTES, 2)?;
     let mut kept = ParquetStream::new(DatasetFile(file), COLUMNS, layout.schema(), job.budget())?;

@@ -18,9 +18,9 @@ use super::{ContentRows, stored::write_content};
 use crate::{
     Error, Result, Vectors, VectorsInfo,
     columns::{COLUMNS_BUFFER_BYTES, COLUMNS_CHECK_BYTES, DatasetFile, ROW_COLUMN, append_columns},
-    dataset::KIND,
     dataset::{CHECK_BYTES, COLUMNS, CONTENT},
     import::VectorWriter,
+    names::create_vectors,
 };
 
 /// The memory, in bytes, that a source of content must leave free for its consumer.
@@ -61,9 +61,7 @@ pub fn import_content(
     content: &mut dyn ContentRows,
 ) -> Result<ImportedContent> {
     let (element, dimensions) = (content.element(), content.dimensions());
-    let mut builder = store.create_dataset(job, name, KIND)?;
-    // The dataset is not sealed, so that vectors can be added.
-    builder.unsealed();
+    let mut builder = create_vectors(store, job, name)?;
     let mut writer = VectorWriter::new(&mut builder, element, dimensions)?;
     let mut paths = None;
     let (unit, total) = content.total();

@@ -25,8 +25,7 @@ use super::{
     centroids::{Centroids, Lower},
     directory::Directory,
     info::{
-        CENTROIDS, CODE_CENTER, CODES, COPIES, COPY_FIRSTS, FIRSTS, GROUPS, IndexInfo, KIND, LISTS, SPANS,
-        bad, index_name,
+        CENTROIDS, CODE_CENTER, CODES, COPIES, COPY_FIRSTS, FIRSTS, GROUPS, IndexInfo, LISTS, SPANS, bad,
     },
     layers::{Layer, all_layers, chain},
     table::RecallTable,
@@ -34,6 +33,7 @@ use super::{
 use crate::{
     Result, Vectors,
     dataset::file_of,
+    names::{LISTS_KIND, index_dataset},
     read::{READ_ELEMENTS_BYTES, read_elements},
 };
 
@@ -83,12 +83,9 @@ impl VectorIndex {
     /// - Returns [`crate::Error::Store`] if a read fails.
     pub fn open(store: &Store, vectors: &Vectors) -> Result<Option<VectorIndex>> {
         let name = &vectors.info().name;
-        let dataset = match store.dataset(&index_name(name)) {
-            Err(inshore_store::Error::NotFound { .. }) => return Ok(None),
-            dataset => dataset?,
-        };
-        if dataset.kind() != KIND {
-            return Err(bad(name, "kind", dataset.kind().to_string(), KIND.to_string()));
+        let Some(dataset) = index_dataset(store, name)? else { return Ok(None) };
+        if dataset.kind() != LISTS_KIND {
+            return Err(bad(name, "kind", dataset.kind().to_string(), LISTS_KIND.to_string()));
         }
         let info = IndexInfo::from_attributes(name, dataset.bytes(), dataset.attributes())?;
         if info.dataset != vectors.id() {

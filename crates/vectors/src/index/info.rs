@@ -11,10 +11,8 @@ use super::{
     codes::shape::{CODE_BITS, Shape},
     table::{MeasuredOn, RecallPoint, RecallTable},
 };
-use crate::{Element, Error, Metric, Result};
+use crate::{Element, Error, Metric, Result, names::index_name};
 
-/// The dataset kind of an index.
-pub(crate) const KIND: &str = "vector-index";
 pub(crate) const LISTS: &str = "lists";
 pub(crate) const FIRSTS: &str = "firsts";
 pub(crate) const CENTROIDS: &str = "centroids";
@@ -417,9 +415,4 @@ fn metric_code(metric: Metric) -> u32 {
 /// Returns how many bytes a row number takes. The result is 4 if 4 bytes suffice for `vectors` rows, and otherwise 8.
 pub(crate) fn id_bytes(vectors: u64) -> usize {
     if vectors <= 1 << 32 { 4 } else { 8 }
-}
-
-/// Returns the name of the dataset that is the index of the vectors `name`.
-pub fn index_name(name: &str) -> String {
-    format!("{name}.index")
 }

@@ -35,9 +35,9 @@ use zerocopy::{
 
 use super::{
     directory::Directory,
-    info::{FIRSTS, IndexInfo, LISTS, id_bytes, index_name},
+    info::{FIRSTS, IndexInfo, LISTS, id_bytes},
 };
-use crate::{Error, Result, dataset::file_of, read::read_elements};
+use crate::{Error, Result, dataset::file_of, names::index_name, read::read_elements};
 
 /// The dataset kind of a layer.
 pub(crate) const LAYER_KIND: &str = "vector-index-layer";

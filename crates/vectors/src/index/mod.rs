@@ -58,7 +58,7 @@ mod tail;
 
 pub(crate) use self::{
     build::{RECALL_K, RewrittenIndex, extend_index, remove_unused_layers, rewrite_index},
-    info::{KIND as INDEX_KIND, id_bytes, points_of, points_to_bytes},
+    info::{id_bytes, points_of, points_to_bytes},
     layers::layer_names,
     loaded::LoadedLists,
     query::{load_lists, pairs_of_index, search_in_lists},
@@ -76,7 +76,7 @@ pub use self::{
     },
     codes::shape::CODE_BITS,
     dataset::VectorIndex,
-    info::{CodedLists, CopiedLists, IndexInfo, index_name},
+    info::{CodedLists, CopiedLists, IndexInfo},
     plan::{Strategy, StrategyPlan},
     query::{Approximate, ApproximateSearched, check_index_search},
     recall::{check_measurement, measure_recall},

@@ -53,8 +53,12 @@ pub struct RecallTable {
 
 impl RecallTable {
     /// Returns the smallest measured number of probes for which the measured recall, minus its standard error, is at
-    /// least `recall`. Returns `lists` if no measured number of probes does.
+    /// least `recall`. Returns `lists` if no measured number of probes does, and for the recall 1, which no sample of
+    /// queries guarantees.
     pub fn probes_for(&self, recall: f64, lists: u64) -> u64 {
+        if recall >= 1.0 {
+            return lists;
+        }
         let reached = self.points.iter().find(|point| {
             // The recall of a point is an f32. The sum is rounded to f32, so that a point with the f32 nearest to 0.95
             // reaches the recall 0.95.

@@ -19,7 +19,7 @@ use zerocopy::IntoBytes;
 
 use super::{
     buckets::BucketFiles,
-    dataset::{FIRSTS, FUNCTIONS, KIND, LISTS, LshIndex},
+    dataset::{FIRSTS, FUNCTIONS, LISTS, LshIndex},
     functions::{Family, Functions, Parameters, Shape, Values, elements_of, make_direction},
     info::LshInfo,
     plan::{
@@ -31,7 +31,8 @@ use super::{
 };
 use crate::{
     MeasuredOn, RecallPoint, RecallTable, Result, Vectors, VectorsInfo,
-    index::{RECALL_K, for_vectors, id_bytes, index_name, remove_unused_layers},
+    index::{RECALL_K, for_vectors, id_bytes, remove_unused_layers},
+    names::{TABLES_KIND, check_index_place, index_name},
 };
 
 /// The result of [`build_lsh`].
@@ -49,11 +50,13 @@ pub struct LshBuilt {
 ///
 /// # Errors
 /// - Returns the errors of [`super::plan_lsh`].
+/// - Returns [`crate::Error::BadDataset`] if the dataset with the name of the index is no index.
 /// - Returns [`crate::Error::Sort`] if the sort fails.
 /// - Returns [`crate::Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little
 ///   free memory, or the job was cancelled.
 pub fn build_lsh(store: &Store, job: &Job, vectors: &Vectors, options: &Lsh) -> Result<LshBuilt> {
     let (plan, shape) = plan_shape(job, vectors.info(), options)?;
+    check_index_place(store, &vectors.info().name)?;
     job.progress().tell(|| format!("index: {plan}"));
     let build = Build { job, vectors, plan: &plan };
     let (builder, mut index) = build.run(store, shape, options)?;
@@ -112,7 +115,7 @@ impl Build<'_> {
         let functions = Functions::new(job.budget(), shape, parameters)?;
         let mut sorted = self.hash(&functions)?;
         drop(functions);
-        let mut builder = store.replace_dataset(job, &index_name(&info.name), KIND)?;
+        let mut builder = store.replace_dataset(job, &index_name(&info.name), TABLES_KIND)?;
         builder.unsealed();
         job.start_phase("writing buckets", "vectors", info.vectors * shape.tables);
         let (buckets, bucket_vectors_max) = self.write(&mut builder, &shape, &mut sorted)?;

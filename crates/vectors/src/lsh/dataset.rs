@@ -19,8 +19,6 @@ use super::{
 };
 use crate::{RecallTable, Result, Vectors, dataset::file_of, read::read_elements};
 
-/// The dataset kind of hash tables.
-pub(crate) const KIND: &str = "vector-lsh";
 pub(crate) const LISTS: &str = "lists";
 pub(crate) const FIRSTS: &str = "firsts";
 pub(crate) const FUNCTIONS: &str = "functions";

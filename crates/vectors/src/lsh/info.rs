@@ -10,7 +10,8 @@ use zerocopy::{
 use super::functions::{BITS_OF_CODE_MAX, BUCKETS_MAX, Family, METRICS, Shape, TABLES_MAX};
 use crate::{
     Element, Error, MeasuredOn, Metric, RecallTable, Result,
-    index::{id_bytes, index_name, points_of, points_to_bytes},
+    index::{id_bytes, points_of, points_to_bytes},
+    names::index_name,
 };
 
 const MAGIC: [u8; 8] = *b"INSHVLSH";

@@ -57,7 +57,6 @@ mod sample;
 
 pub(crate) use self::{
     build::rewrite_lsh,
-    dataset::KIND as LSH_KIND,
     query::{check_lsh_search, search_lsh},
     recall::measure_lsh,
 };

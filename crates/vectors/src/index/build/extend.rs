@@ -18,11 +18,12 @@ use crate::{
         Clustered,
         compare::Space,
         dataset::VectorIndex,
-        info::{FIRSTS, LISTS, id_bytes, index_name},
+        info::{FIRSTS, LISTS, id_bytes},
         layers::{LAYER_KIND, Layer, all_layers, attributes, layer_name, next_layer},
         no_index_of,
     },
     live::{live_bytes, live_rows},
+    names::index_dataset,
     search::center_of_vectors,
     tiles::Instructions,
 };
@@ -70,11 +71,7 @@ pub(crate) fn extend_index(store: &Store, job: &Job, name: &str) -> Result<u64> 
 /// - Returns [`crate::Error::BadDataset`] if a layer is damaged.
 /// - Returns [`crate::Error::Store`] if an I/O operation fails.
 pub(crate) fn remove_unused_layers(store: &Store, name: &str) -> Result<()> {
-    let index = match store.dataset(&index_name(name)) {
-        Ok(index) => Some(index.id()),
-        Err(inshore_store::Error::NotFound { .. }) => None,
-        Err(error) => return Err(error.into()),
-    };
+    let index = index_dataset(store, name)?.map(|index| index.id());
     let all = all_layers(store, name)?;
     let is_within = |layer: &Layer| {
         let others = all.iter().filter(|other| other.id != layer.id && other.index == layer.index);

@@ -65,7 +65,10 @@ pub use self::{
     shard::{shard_lists_bytes, write_shard_lists},
 };
 use super::{Clustered, centroids::Centroids, compare::Space, info::IndexInfo, no_index_of};
-use crate::{Element, Metric, Result, Vectors, VectorsInfo, search::center_of_vectors, tiles::Instructions};
+use crate::{
+    Element, Metric, Result, Vectors, VectorsInfo, names::check_index_place, search::center_of_vectors,
+    tiles::Instructions,
+};
 
 /// The options of the build of an index.
 #[derive(Clone, Debug, PartialEq)]
@@ -122,6 +125,7 @@ pub struct Built {
 ///
 /// # Errors
 /// - Returns the errors of [`plan_index`].
+/// - Returns [`crate::Error::BadDataset`] if the dataset with the name of the index is no index.
 /// - Returns [`crate::Error::Store`] if an I/O operation fails, stored bytes are damaged, or the job was cancelled.
 pub fn build_index(store: &Store, job: &Job, vectors: &Vectors, options: &Index) -> Result<Built> {
     build(store, job, vectors, options, false)
@@ -168,6 +172,7 @@ struct Build<'a, T: Clustered> {
 impl<T: Clustered> Build<'_, T> {
     fn run(store: &Store, job: &Job, vectors: &Vectors, options: &Index, resumes: bool) -> Result<Built> {
         let plan = plan_index(job, vectors.info(), options)?;
+        check_index_place(store, &vectors.info().name)?;
         job.progress().tell(|| format!("index: {plan}"));
         let dimensions = vectors.info().dimensions;
         let metric = if options.metric == Metric::Cosine { Metric::Cosine } else { Metric::L2 };

@@ -20,13 +20,14 @@ use crate::{
         compare::Packed,
         dataset::{CopyFiles, IndexFiles, VectorIndex},
         info::{
-            CENTROIDS, COPIES, COPY_FIRSTS, CodedLists, CopiedLists, FIRSTS, GROUPS, IndexInfo, KIND, LISTS,
-            SPANS, id_bytes, index_name,
+            CENTROIDS, COPIES, COPY_FIRSTS, CodedLists, CopiedLists, FIRSTS, GROUPS, IndexInfo, LISTS, SPANS,
+            id_bytes,
         },
         parts::Part,
         recall::{measure, measure_codes},
         table::{MeasuredOn, RecallPoint, RecallTable},
     },
+    names::{LISTS_KIND, index_name},
     topk::TopK,
 };
 
@@ -44,7 +45,7 @@ impl<T: Clustered> Build<'_, T> {
         let HeldOut { ids, packed, tops, _reservation } = held_out;
         let neighbours = neighbours(&ids, tops);
         let mut lists_of: ListsOf = neighbours.iter().flatten().map(|&id| (id, Vec::new())).collect();
-        let mut builder = store.replace_dataset(job, &index_name(&info.name), KIND)?;
+        let mut builder = store.replace_dataset(job, &index_name(&info.name), LISTS_KIND)?;
         builder.unsealed();
         let mut files = Files::begin(&mut builder, self.plan.copied_vectors_max.is_some())?;
         if let Some(shape) = shape_of(info, self.options) {
