@@ -16,9 +16,9 @@ use crate::{
 };
 
 /// The largest number of rows in a batch.
-const BATCH_ROWS: usize = 4 << 10;
+pub(super) const BATCH_ROWS: usize = 4 << 10;
 /// Vectors are checked in steps of about this number of bytes. A step has at least one vector.
-const CHUNK_BYTES: usize = 256 << 10;
+pub(super) const CHUNK_BYTES: usize = 256 << 10;
 /// The size of the checksum blocks of the file `columns.parquet`, in bytes. The next constant is the size of the write
 /// buffers of this file.
 pub(crate) const COLUMNS_CHECK_BYTES: usize = 16 << 10;
@@ -67,8 +67,7 @@ pub fn import_table(
     let names: Vec<String> =
         std::iter::once(layout.vectors.name()).chain(layout.kept.iter().map(Field::name)).cloned().collect();
     let mut reader = TableReader::open_lists(input, &names, BATCH_ROWS, job.budget())?;
-    let mut lists =
-        Lists { input: input.name(), column: layout.vectors.name(), element: layout.element, rounded: 0 };
+    let mut lists = Lists::new(input.name(), layout.vectors.name(), layout.element);
     job.start_phase("importing", "vectors", reader.rows().unwrap_or(0));
     let Some(first) = reader.next_batch()? else { return Err(lists.bad(0, "no rows", "at least one")) };
     let dimensions = lists.dimensions(first.column(0))?;
@@ -114,17 +113,17 @@ pub fn import_table(
 }
 
 /// The role of each column of a table.
-struct Layout {
-    vectors: Field,
-    element: FileElement,
-    id: Option<Field>,
+pub(super) struct Layout {
+    pub vectors: Field,
+    pub element: FileElement,
+    pub id: Option<Field>,
     /// The columns that the dataset keeps, including the column of ids.
-    kept: Vec<Field>,
-    left_out: Vec<String>,
+    pub kept: Vec<Field>,
+    pub left_out: Vec<String>,
 }
 
 impl Layout {
-    fn of(job: &Job, input: &Input, columns: &TableColumns) -> Result<Layout> {
+    pub fn of(job: &Job, input: &Input, columns: &TableColumns) -> Result<Layout> {
         let described = TableReader::describe(input, &[], job.budget())?;
         let fields = described.schema.fields();
         let names: Vec<String> = fields.iter().map(|field| field.name().clone()).collect();
@@ -195,7 +194,7 @@ impl Layout {
 
     /// Returns the schema of the file `columns.parquet`. The file has the columns that the dataset keeps, and the
     /// column of row numbers.
-    fn schema(&self) -> Arc<Schema> {
+    pub fn schema(&self) -> Arc<Schema> {
         let row = Field::new(ROW_COLUMN, DataType::UInt64, false);
         Arc::new(Schema::new(self.kept.iter().cloned().chain([row]).collect::<Vec<_>>()))
     }
@@ -215,17 +214,22 @@ fn element_of(lists: &DataType) -> Option<FileElement> {
 }
 
 /// Checks the lists of a column, and converts them to vectors.
-struct Lists<'a> {
-    input: &'a str,
-    column: &'a str,
+pub(super) struct Lists {
+    input: String,
+    column: String,
     element: FileElement,
-    rounded: u64,
+    /// The number of elements that were rounded so far.
+    pub rounded: u64,
 }
 
-impl Lists<'_> {
-    fn bad(&self, row: u64, found: impl ToString, expected: impl ToString) -> Error {
+impl Lists {
+    pub fn new(input: &str, column: &str, element: FileElement) -> Lists {
+        Lists { input: input.to_string(), column: column.to_string(), element, rounded: 0 }
+    }
+
+    pub fn bad(&self, row: u64, found: impl ToString, expected: impl ToString) -> Error {
         Error::BadFile {
-            file: self.input.to_string(),
+            file: self.input.clone(),
             place: format!("row {row}, column '{}'", self.column),
             found: found.to_string(),
             expected: expected.to_string(),
@@ -233,7 +237,7 @@ impl Lists<'_> {
     }
 
     /// Returns the length of the first list, which is the number of dimensions.
-    fn dimensions(&self, column: &ArrayRef) -> Result<usize> {
+    pub fn dimensions(&self, column: &ArrayRef) -> Result<usize> {
         if column.is_null(0) {
             return Err(self.bad(0, "null", "a list of numbers"));
         }
@@ -246,7 +250,7 @@ impl Lists<'_> {
 
     /// Checks the lists of a batch, and passes their elements to `each`, in chunks of at most `chunk_rows` lists.
     /// `first` is the row number of the first list.
-    fn each_chunk(
+    pub fn each_chunk(
         &mut self,
         first: u64,
         column: &ArrayRef,

@@ -14,6 +14,7 @@
 
 mod answers;
 mod import;
+mod spread;
 mod unique;
 
 use inshore_store::{FileReader, Job, NamedFile};
@@ -21,8 +22,9 @@ use inshore_tables::Input;
 
 pub(crate) use self::import::{COLUMNS_BUFFER_BYTES, COLUMNS_CHECK_BYTES, DatasetFile};
 pub use self::{
-    answers::AnswerColumns,
+    answers::{AnswerColumns, schema_with, taken_bytes},
     import::{TableColumns, import_table},
+    spread::{SpreadTable, TableRows},
 };
 use crate::{Error, Result, Vectors, dataset::COLUMNS};
 
