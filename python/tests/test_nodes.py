@@ -222,6 +222,41 @@ def test_vectors_on_nodes_have_the_neighbours_of_a_store(tmp_path: Path, nodes: 
     assert nodes.list_vectors() == []
 
 
+def test_vectors_of_a_table_are_selected_and_shown_with_columns(tmp_path: Path, nodes: inshore.Nodes) -> None:
+    random = np.random.default_rng(4)
+    points = random.integers(0, 9, (3000, 8)).astype(np.float32)
+    table = pa.table(
+        {
+            "at": list(points),
+            "year": random.integers(2000, 2020, 3000),
+            "name": [f"n{i}" for i in range(3000)],
+        }
+    )
+    mine = inshore.Store(tmp_path / "mine")
+    mine.import_vectors(table, name="places", memory=BUDGET)
+    there = inshore.connect(nodes.addresses, store=mine)
+    loaded = there.import_vectors(table, name="places", copies=2, piece="16KiB", memory=BUDGET)
+    assert (loaded["vectors"], loaded["columns"]) == (3000, ["year", "name"])
+    options: dict[str, Any]
+    for where in ("year < 2005", "name = 'n7' OR year = 2003", "year > 3000"):
+        options = {"k": 5, "where": where, "select": ["name", "year"], "memory": BUDGET}
+        here = mine.nearest("places", points[:20], **options).table()
+        assert there.nearest("places", points[:20], **options).table().equals(here)
+    with pytest.raises(inshore.InputError, match="title"):
+        there.nearest("places", points[:3], select=["title"], memory=BUDGET).table()
+    mine.import_vectors(table, name="named", column="at", id="name", memory=BUDGET)
+    there.import_vectors(table, name="named", column="at", id="name", piece="16KiB", memory=BUDGET)
+    options = {"k": 5, "where": "year < 2005", "memory": BUDGET}
+    here = mine.nearest("named", points[:20], **options).table()
+    assert there.nearest("named", points[:20], **options).table().equals(here)
+    assert there.nearest("named", points[:1], k=1, memory=BUDGET).table()["id"].to_pylist() == ["n0"]
+    with pytest.raises(inshore.InputError, match="twice"):
+        there.import_vectors(table, name="more", id="year", memory=BUDGET)
+    for name in ("places", "named"):
+        there.remove_vectors(name)
+    assert not [file for file in nodes.ls() if "places" in file["name"] or "named" in file["name"]]
+
+
 def test_what_does_not_go_with_nodes_is_refused_by_name(nodes: inshore.Nodes) -> None:
     table = pa.table({"x": [1]})
     refused: dict[str, Callable[[], object]] = {

@@ -714,7 +714,7 @@ fn vectors_on_nodes_are_searched_as_here_and_each_node_tells_its_work() {
     for (command, why) in [
         (
             "nearest query points queries.fbin --where a=1",
-            "--where does not work with --node: vectors on nodes have no columns",
+            "columns: found none, expected vectors that were imported from Parquet or Arrow",
         ),
         ("nearest index points --copies 2", "--copies does not work with --node: lists of vectors on nodes"),
         ("nearest index points --codes 1", "--codes does not work with --node: lists of vectors on nodes"),
@@ -733,4 +733,58 @@ fn vectors_on_nodes_are_searched_as_here_and_each_node_tells_its_work() {
     folder.run(&format!("nearest rm points --node {named}")).ok();
     let said = folder.run(&format!("nearest ls --node {named}")).ok();
     assert!(said.stdout.is_empty() && said.stderr.contains("no vectors on these nodes"), "{said:?}");
+}
+
+#[test]
+fn a_table_on_nodes_is_selected_by_a_predicate_and_answered_with_ids_and_columns_as_here() {
+    let folder = Folder::new();
+    let (_nodes, named) = cluster(&folder, 3);
+    write_documents(&folder);
+    folder.write("queries.fbin", floats(&[[1.0, 0.0], [-1.0, 0.0]]));
+    let import = "nearest import docs.parquet --name docs --id doc_id";
+    folder.run(import).ok();
+    let said = folder.run(&format!("{import} --node {named} --copies 2 --memory 32MiB")).ok();
+    assert!(said.stdout.starts_with("docs: 400 vectors of 2 f32, 3.1 KiB"), "{said:?}");
+    assert!(said.stdout.trim_end().ends_with("; columns doc_id, lang, year"), "{said:?}");
+    let query = "nearest query docs queries.fbin -k 3";
+    let there = format!("{query} --node {named} --memory 24MiB");
+    let german = ["--where", "lang = 'de' AND year >= 2015", "--select", "year,lang"];
+    for options in [&[][..], &german[2..], &german[..], &["--radius", "0.01"], &["--where", "year < 0"]] {
+        let here = folder.run(query).arguments(options).ok();
+        let said = folder.run(&there).arguments(options).ok();
+        assert!(said.stdout == here.stdout, "{options:?}: {said:?}, {here:?}");
+        let counted = if options.contains(&"--where") {
+            " of 400 vectors of 2 f32 on "
+        } else {
+            " among 400 vectors of"
+        };
+        assert!(said.stderr.contains(counted), "{options:?}: {said:?}");
+    }
+    folder.run(&format!("nearest index docs --lists 20 --node {named} --memory 32MiB")).ok();
+    let exact = folder.run(&there).arguments(&german).ok().stdout;
+    let said = folder.run(&there).arguments(&[&german[..], &["--recall", "0.95"]].concat()).ok();
+    assert!(
+        said.stdout == exact && said.stderr.contains(" among 75 of 400 vectors of 2 f32 on "),
+        "{said:?}"
+    );
+    let said = folder.run(&there).arguments(&["--where", "_row IN (7, 300, 20)", "--recall", "0.95"]).ok();
+    assert_eq!(said.stdout.lines().count(), 1 + 6);
+    assert!(said.stderr.contains("only 3 vectors selected, so the answer is exact"), "{said:?}");
+    for (options, wanted) in [
+        (["--where", "yeer > 3"], "year"),
+        (["--where", "year >"], "not valid SQL"),
+        (["--where", "true); DROP TABLE docs"], "inshore: "),
+        (["--select", "title"], "doc_id, lang, year, _row"),
+    ] {
+        let said = folder.run(&there).arguments(&options).exits(2);
+        assert!(said.stderr.contains(wanted), "{options:?}: {}", said.stderr);
+    }
+    let said = folder.run(&format!("{import} --node {named}")).exits(2);
+    assert!(said.stderr.contains("store:docs: the nodes have a dataset of this name"), "{}", said.stderr);
+    let said =
+        folder.run(&format!("nearest import docs.parquet --name more --id lang --node {named}")).exits(2);
+    assert!(said.stderr.contains("column 'lang': found \"de\" twice"), "{said:?}");
+    folder.run(&format!("nearest rm docs --node {named}")).ok();
+    let said = folder.run(&format!("store ls --node {named}")).ok();
+    assert!(!said.stdout.contains("docs") && !said.stdout.contains("more"), "{said:?}");
 }

@@ -63,6 +63,8 @@ pub mod queries;
 #[cfg(feature = "sql")]
 pub mod query_process;
 mod registry;
+#[cfg(all(feature = "sql", feature = "vectors"))]
+mod row_selection;
 #[cfg(feature = "nodes")]
 pub mod sorting;
 #[cfg(feature = "nodes")]

@@ -145,6 +145,11 @@ pub trait Plan {
     fn explain(&self) -> Option<String> {
         None
     }
+
+    /// Returns true if the job needs a store because of the data that was found. See also [`Operation::needs_store`].
+    fn needs_store(&self) -> bool {
+        false
+    }
 }
 
 impl Plan for () {}
@@ -329,14 +334,19 @@ pub struct Planned<'a, O: Operation> {
 }
 
 impl<O: Operation> Planned<'_, O> {
-    /// Runs the operation. If [`Operation::STORE`] requires a store, the job must have a store. If the target is
+    /// Returns true if the job needs a store.
+    pub fn needs_store(&self) -> bool {
+        let RequestContext { inputs, target, .. } = self.context;
+        self.operation.needs_store(inputs, target.place()) || self.plan.needs_store()
+    }
+
+    /// Runs the operation. If [`Planned::needs_store`] returns true, the job must have a store. If the target is
     /// nodes, data that the client processes itself may spill to the job's store.
     ///
     /// # Errors
     /// Returns the errors of [`Operation::run`].
     pub fn run(self, job: &Execution, attachments: Attachments<'_>) -> Result<Response<O::Answer>> {
-        let needs_store = self.operation.needs_store(self.context.inputs, self.context.target.place());
-        if needs_store && job.job().is_none() {
+        if self.needs_store() && job.job().is_none() {
             return Err(Error::NeedsStore { operation: O::NAME });
         }
         if let Some(plan) = self.plan.explain() {

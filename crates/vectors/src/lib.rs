@@ -112,7 +112,10 @@ pub use changes::{
     Changed, Compacted, IdList, OpenContent, ValueList, add_content, add_table, add_vectors, compact_vectors,
     remove_values, remove_vectors, upsert_table, upsert_vectors,
 };
-pub use columns::{AnswerColumns, ROW_COLUMN, TableColumns, columns_input, import_table};
+pub use columns::{
+    AnswerColumns, ROW_COLUMN, SpreadTable, TableColumns, TableRows, columns_input, import_table,
+    schema_with, taken_bytes,
+};
 pub use content::{
     CONSUMER_BYTES, Content, ContentRows, Files, Images, ImportedContent, RowBatch, Vocabulary,
     content_queries, each_row, import_content, list_files,
@@ -125,10 +128,11 @@ pub use file::VectorFile;
 pub use import::{Imported, import};
 pub use index::{
     Approximate, ApproximateSearched, BuildPlan, Built, CODE_BITS, COPIES_MAX, CodedLists, CopiedLists,
-    Index, IndexInfo, ListRequest, ListSizes, MeasuredOn, Prober, RecallPoint, RecallTable, SamplePlan,
-    SpreadIndex, SpreadIndexInfo, SpreadIndexKind, Strategy, StrategyPlan, VectorIndex, build_index,
-    check_index_search, check_measurement, measure_recall, plan_index, plan_sample, resume_index,
-    sample_of_shard, search_lists, shard_lists_bytes, train_lists, write_shard_lists,
+    Index, IndexInfo, ListRequest, ListSelection, ListSizes, MeasuredOn, Prober, RecallPoint, RecallTable,
+    SamplePlan, SpreadIndex, SpreadIndexInfo, SpreadIndexKind, Strategy, StrategyPlan, VectorIndex,
+    build_index, check_index_search, check_measurement, has_enough_selected, measure_recall, plan_index,
+    plan_sample, probes_among, resume_index, sample_of_shard, search_lists, shard_lists_bytes, train_lists,
+    write_shard_lists,
 };
 pub use index_kinds::{FoundInIndex, SearchIndex};
 pub use layout::{LayoutKind, VectorLayout};

@@ -149,6 +149,23 @@ impl RowSet {
         Ok(copy)
     }
 
+    /// Returns the bitmap as bytes. The vector with the row number r is the bit r % 8 of the byte r / 8.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let bytes = self.words.iter().flat_map(|word| word.to_le_bytes());
+        bytes.take(self.len.div_ceil(8) as usize).collect()
+    }
+
+    /// Returns a part of the set whose bitmap is `bytes`. The part has the `len` vectors from the row number `first`
+    /// on. Rows that the bitmap does not have are not in the part.
+    ///
+    /// # Errors
+    /// Returns the errors of [`RowSet::empty`].
+    pub fn part_of_bytes(budget: &Budget, bytes: &[u8], first: u64, len: u64) -> Result<RowSet> {
+        let mut part = RowSet::empty(budget, len)?;
+        (0..len).filter(|row| has_bit(bytes, first.saturating_add(*row))).for_each(|row| part.insert(row));
+        Ok(part)
+    }
+
     /// Removes all vectors that `other` does not contain. `other` must be a set of the same dataset.
     pub fn intersect(&mut self, other: &RowSet) {
         assert_eq!(self.len, other.len, "sets of one dataset");
@@ -189,6 +206,12 @@ impl RowSet {
 /// Returns a word whose lowest `bits` bits are set. `bits` is at most 64.
 fn mask(bits: u64) -> u64 {
     if bits == WORD_BITS { u64::MAX } else { (1 << bits) - 1 }
+}
+
+/// Returns true if the bitmap `bytes` of [`RowSet::to_bytes`] contains the vector with the number `row`.
+pub(crate) fn has_bit(bytes: &[u8], row: u64) -> bool {
+    let byte = usize::try_from(row / 8).ok().and_then(|place| bytes.get(place));
+    byte.is_some_and(|byte| byte >> (row % 8) & 1 == 1)
 }
 
 /// Returns true if fewer than one vector in a hundred is selected. An exact search among these vectors is then cheaper
@@ -237,6 +260,22 @@ mod tests {
             }
             drop(set);
             assert_eq!(budget.reserved_bytes(), 0);
+        }
+    }
+
+    #[test]
+    fn parts_of_the_bytes_of_a_set_equal_the_set() {
+        for len in [1u64, 7, 8, 64, 200] {
+            let budget = budget();
+            let mut set = RowSet::empty(&budget, len).unwrap();
+            (0..len).filter(|row| row * row % 3 == 1).for_each(|row| set.insert(row));
+            let bytes = set.to_bytes();
+            assert_eq!(bytes.len() as u64, len.div_ceil(8));
+            for first in 0..=len {
+                let part = RowSet::part_of_bytes(&budget, &bytes, first, len + 9 - first).unwrap();
+                assert!(part.rows().eq(set.rows_in(first..len).map(|row| row - first)), "{first} of {len}");
+            }
+            assert!(RowSet::part_of_bytes(&budget, &bytes, u64::MAX, 3).unwrap().is_empty());
         }
     }
 

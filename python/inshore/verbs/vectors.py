@@ -140,27 +140,36 @@ class SpreadVectors(DescribedVectors):
 
     def import_vectors(
         self,
-        source: Vectors,
+        source: Vectors | ArrowStream,
         *,
         name: str,
         bits: bool = False,
+        column: str | None = None,
+        id: str | None = None,
         copies: int = 1,
         piece: str | int | None = None,
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> dict[str, Any]:
-        """Divide vectors of a file or an array into shards on the nodes, completely or not at all.
+        """Divide vectors of a file, an array or a table into shards on the nodes, completely or not at all.
 
-        The id of a vector is its number in the file, from 0, on any number of nodes.
+        The id of a vector is its number in the file, from 0, on any number of nodes, or its value in the
+        column ``id`` of a table.
 
         Parameters
         ----------
-        source : path or numpy.ndarray
-            Vectors in any form that `Store.import_vectors` takes, except tables.
+        source : path, numpy.ndarray or table
+            Vectors in any form that `Store.import_vectors` takes. The other columns of a table lie on the
+            nodes of their vectors, for the parameters ``where`` and ``select`` of `nearest`.
         name : str
             The name of the new dataset.
         bits : bool, default False
             Each byte is eight dimensions of one bit (``numpy.packbits``).
+        column : str, optional
+            The column of a table that has the vectors, if several columns are lists of numbers.
+        id : str, optional
+            The column of a table whose values, integers or texts that are all different, are the ids of the
+            vectors.
         copies : int, default 1
             The number of nodes that hold each shard.
         piece : str or int, optional
@@ -171,7 +180,8 @@ class SpreadVectors(DescribedVectors):
         Returns
         -------
         dict
-            ``vectors``, ``dimensions``, ``element``, ``bytes`` and ``rounded``, as `Store.import_vectors`.
+            ``vectors``, ``dimensions``, ``element``, ``bytes`` and ``rounded``, and for a table ``columns``
+            and ``left_out``, as `Store.import_vectors`.
 
         Raises
         ------
@@ -197,11 +207,14 @@ class SpreadVectors(DescribedVectors):
         fields = {
             "name": name,
             "bits": bits,
+            "column": column,
+            "id": id,
             "copies": whole("copies", copies, 255),
             "piece_bytes": None if piece is None else _native.size(piece),
         }
-        is_path = not hasattr(source, "__array_interface__")
-        with _native.Job.plain(memory, threads) if is_path else self._store().job(memory, threads) as job:
+        # Arrays and the columns of tables are written to the scratch space of the store.
+        is_plain = isinstance(source, str | os.PathLike) and not _is_table(source)
+        with _native.Job.plain(memory, threads) if is_plain else self._store().job(memory, threads) as job:
             title = f"import of vectors {name!r}"
             return self._run(job, "nearest import", fields, [_file(source, job)], title=title)
 
@@ -330,6 +343,8 @@ class SpreadVectors(DescribedVectors):
         radius: float | None = None,
         recall: float | None = None,
         probes: int | None = None,
+        where: str | None = None,
+        select: Iterable[str] = (),
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Result:
@@ -355,13 +370,18 @@ class SpreadVectors(DescribedVectors):
             the answer is exact.
         probes : int, optional
             Answer from the index, and probe so many lists for each query.
+        where : str, optional
+            An SQL expression over the columns of vectors that were imported from a table, which the nodes
+            evaluate. Only vectors for which it is true are answers.
+        select : iterable of str, optional
+            The columns that are added to the answer.
         memory, threads
             The budget; see `Graph`.
 
         Returns
         -------
         Result
-            The columns ``query``, ``rank`` (from 1), ``id`` and ``distance``.
+            The columns ``query``, ``rank`` (from 1), ``id`` and ``distance``, then the columns ``select``.
 
         Raises
         ------
@@ -385,7 +405,7 @@ class SpreadVectors(DescribedVectors):
         [0]
         """
         fields: dict[str, Any] = {"dataset": name, "k": k, "metric": metric, "radius": radius}
-        fields |= {"recall": recall, "probes": probes}
+        fields |= {"recall": recall, "probes": probes, "where": where, "select": list(select)}
 
         def start(job: _native.Job, output: StrPath | None) -> _native.Run:
             return self._start(job, "nearest query", fields, [_file(queries, job)], output)
@@ -1405,6 +1425,11 @@ class StoredVectors(DescribedVectors):
             return self._start(job, operation, fields, [], output)
 
         return Result(title, lambda: self._store().job(memory, threads), start, counted="rows", gives="file")
+
+
+def _is_table(path: StrPath) -> bool:
+    """Return true if a path is that of a table."""
+    return os.fspath(path).endswith((".parquet", ".arrow"))
 
 
 def _files(source: Vectors | ArrowStream | Files, job: _native.Job) -> list[StrPath]:

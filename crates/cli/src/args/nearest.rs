@@ -96,16 +96,16 @@ Examples:
 /// vocabulary: 8,000 u8, which stay at 255; the vocabulary is the most frequent words of all documents. Files below folders come in
 /// the order of paths. `nearest query` computes queries in the same way.
 ///
-/// With --node, a file of vectors is divided into shards, which the nodes hold. `nearest query --node` then finds
-/// neighbours on the nodes: each node answers with its nearest vectors. Nodes have neither columns, images nor
-/// documents.
+/// With --node, the vectors of a file or a table are divided into shards, which the nodes hold with their columns.
+/// `nearest query --node` then finds neighbours on the nodes: each node answers with its nearest vectors. Nodes have
+/// neither images nor documents.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore nearest import sift.fvecs --name sift
   inshore nearest import docs.parquet --name docs --column embedding --id doc_id
   inshore nearest import photos/ --images --skip-errors --name photos
-  inshore nearest import sift.fvecs --name sift --node a.lan,b.lan,c.lan")]
+  inshore nearest import docs.parquet --name docs --id doc_id --node a.lan,b.lan,c.lan")]
 pub struct NearestImport {
     /// The file of vectors; with --images or --documents, files and folders
     #[arg(value_name = "FILE", required = true)]
@@ -401,7 +401,8 @@ pub struct NearestRecall {
 /// answer is exact.
 ///
 /// With --node, nodes search their shards of vectors (`nearest import --node`), and the exact answer equals that of a
-/// local search bit for bit. --explain shows the reads, distances and bytes of each node.
+/// local search bit for bit. They also evaluate --where and read the columns of --select. --explain shows the reads,
+/// distances and bytes of each node.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

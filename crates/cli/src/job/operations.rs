@@ -112,6 +112,7 @@ pub fn run_on<O: Operation>(
     let job = Jobs::open(options, opens, needs_store, O::STORE)?;
     let target = target(job.options())?;
     let planned = request.plan(&target).map_err(advised)?;
+    let job = if planned.needs_store() { job.with_store(opens, O::STORE)? } else { job };
     let is_checked = |path: &&PathBuf| !(O::FOLDERS && path.is_dir());
     let checked: Vec<PathBuf> = request.inputs.iter().filter(is_checked).cloned().collect();
     let mut job = job.start(&checked, place)?;
@@ -168,6 +169,16 @@ impl Jobs {
             (false, StoreUse::Spills) => Jobs::Beside(options),
             (false, _) => Jobs::Plain(options),
         })
+    }
+
+    /// Opens the store for a job that needs a store because of the data that was found.
+    fn with_store(self, opens: StoreAccess, store: StoreUse) -> Result<Jobs> {
+        match self {
+            Jobs::OnStore(session) => Ok(Jobs::OnStore(session)),
+            #[cfg(feature = "nodes")]
+            Jobs::Beside(options) => Jobs::open(options, opens, true, store),
+            Jobs::Plain(options) => Jobs::open(options, opens, true, store),
+        }
     }
 
     fn options(&self) -> &GlobalOptions {

@@ -438,7 +438,12 @@ fn find<O: Operation<Answer = Found>>(
     }
     let mut rows = RowDisplay::new(&options);
     let attachments = Attachments { rows: Some(&mut rows), ..Attachments::default() };
-    let ran = operations::run_on(options, StoreAccess::Existing, request, attachments)?;
+    // The store has the vectors, or the scratch space for columns on nodes.
+    let access = match operations::place(&options) {
+        TargetKind::Local => StoreAccess::Existing,
+        TargetKind::Nodes => StoreAccess::OrMakes,
+    };
+    let ran = operations::run_on(options, access, request, attachments)?;
     rows.print(ran.done.answer.rows())?;
     ran.tell(|report, done| {
         let place = request.output.as_deref().map_or(String::new(), written);
@@ -454,7 +459,7 @@ fn find<O: Operation<Answer = Found>>(
             Found::Approximate(_) | Found::Hashed(_) => None,
             #[cfg(feature = "nodes")]
             Found::OnNodes(found) => {
-                indexed.filter(|_| found.approximate.is_none()).map(without_index_on_nodes)
+                indexed.filter(|_| found.approximate.is_none()).map(|name| why_exact_on_nodes(name, found))
             }
         };
         let sentence = sentence + &place;
@@ -514,9 +519,7 @@ fn duplicates(found: &Deduplicated) -> String {
 /// Tells why a search with `--recall` was exact.
 fn why_exact(name: &str, found: &Searched) -> String {
     match found.plan.selected {
-        Some(selected) if found.is_sparse => {
-            format!("only {} selected, so the answer is exact", counted(selected, "vector"))
-        }
+        Some(selected) if found.is_sparse => only_selected(selected),
         _ => without_index(name),
     }
 }
@@ -526,12 +529,21 @@ fn without_index(name: &str) -> String {
     format!("{name} has no index, so the answer is exact: `inshore nearest index {name}` builds one")
 }
 
-/// Returns the message that vectors on nodes have no index. The message also states the command that builds an index.
+/// Tells why a search on nodes with `--recall` was exact. If the vectors have no index, the message states the command
+/// that builds one.
 #[cfg(feature = "nodes")]
-fn without_index_on_nodes(name: &str) -> String {
-    format!(
-        "{name} has no index, so the answer is exact: `inshore nearest index {name} --node ...` builds one"
-    )
+fn why_exact_on_nodes(name: &str, found: &SearchedOnNodes) -> String {
+    match found.selected {
+        Some(selected) if found.is_sparse => only_selected(selected),
+        _ => format!(
+            "{name} has no index, so the answer is exact: `inshore nearest index {name} --node ...` builds one"
+        ),
+    }
+}
+
+/// Tells that so few vectors are selected that a search was exact.
+fn only_selected(selected: u64) -> String {
+    format!("only {} selected, so the answer is exact", counted(selected, "vector"))
 }
 
 /// Describes an exact search: a sentence, and facts for `--explain`.
@@ -557,6 +569,7 @@ fn exact(found: &Searched, has_predicate: bool) -> (String, Vec<(&'static str, S
 #[cfg(feature = "nodes")]
 fn on_nodes(found: &SearchedOnNodes) -> (String, Vec<(&'static str, String)>) {
     let SearchedOnNodes { rows, vectors, dimensions, element, by_node, approximate, .. } = found;
+    let among = found.selected.map_or(vectors.to_string(), |selected| format!("{selected} of {vectors}"));
     let lists = approximate.map_or(String::new(), |ProbedLists { probes, lists, recall_estimate }| {
         let recall = recall_estimate
             .map_or("recall not measured".to_string(), |recall| format!("recall about {recall:.3}"));
@@ -567,7 +580,7 @@ fn on_nodes(found: &SearchedOnNodes) -> (String, Vec<(&'static str, String)>) {
         passes => format!(", in {passes} passes"),
     };
     let sentence = format!(
-        "{} of {} among {vectors} vectors of {dimensions} {element} on {}{lists}{passes}",
+        "{} of {} among {among} vectors of {dimensions} {element} on {}{lists}{passes}",
         counted(*rows, "neighbour"),
         queries(found.queries),
         counted(by_node.len() as u64, "node")
@@ -580,7 +593,12 @@ fn on_nodes(found: &SearchedOnNodes) -> (String, Vec<(&'static str, String)>) {
         };
         ("distances", format!("{node}: {read} read, {compared} pairs, {measured} measured exactly"))
     });
-    (sentence, how.collect())
+    let mut how: Vec<_> = how.collect();
+    if let Some(exhaustive @ 1..) = found.exhaustive {
+        let what = "had too few selected vectors in their lists, and were compared with all";
+        how.push(("selection", format!("{} {what}", queries(exhaustive))));
+    }
+    (sentence, how)
 }
 
 /// Describes an approximate search: a sentence, and facts for `--explain`.

@@ -112,7 +112,7 @@ fn read_much(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
 
 /// Returns the size of the pieces of a file of `len` bytes, or 256 MiB if the length is unknown. Pieces have at least 1
 /// MiB. Unless a file is too small for this, each node gets at least one piece, and at most about 256 pieces.
-fn piece_bytes(len: Option<u64>, nodes: u64) -> u64 {
+pub fn default_piece_bytes(len: Option<u64>, nodes: u64) -> u64 {
     const MIB: u64 = 1 << 20;
     let Some(len) = len else { return 256 * MIB };
     let each = len.div_ceil(nodes);
@@ -165,7 +165,8 @@ impl Nodes {
         let mut loads = nodes.iter().map(|node| Load::begin(self, node)).collect::<Vec<_>>();
         let number = self.begin_loads(job, &mut loads, name, id, options.block_bytes)?;
         let generation = Generation { id, number, put_ms: now_ms() };
-        let piece_bytes = options.piece_bytes.unwrap_or_else(|| piece_bytes(len, nodes.len() as u64)).max(1);
+        let default = || default_piece_bytes(len, nodes.len() as u64);
+        let piece_bytes = options.piece_bytes.unwrap_or_else(default).max(1);
         let mut cutting = Cutting::new(options, piece_bytes);
         let mut sender = PieceSender { nodes: self, job, loads, copies, pieces: Vec::new(), is_open: false };
         let mut loaded = LoadReport::default();
@@ -532,11 +533,11 @@ mod tests {
     #[test]
     fn there_is_a_piece_for_each_node_and_not_too_many() {
         const MIB: u64 = 1 << 20;
-        assert_eq!(piece_bytes(Some(0), 4), MIB);
-        assert_eq!(piece_bytes(Some(100 * MIB), 4), 25 * MIB);
-        assert_eq!(piece_bytes(Some(6 << 30), 4), 64 * MIB);
-        assert!((20u64 << 40) / piece_bytes(Some(20 << 40), 20) <= 20 * 256);
-        assert_eq!(piece_bytes(None, 4), 256 * MIB);
+        assert_eq!(default_piece_bytes(Some(0), 4), MIB);
+        assert_eq!(default_piece_bytes(Some(100 * MIB), 4), 25 * MIB);
+        assert_eq!(default_piece_bytes(Some(6 << 30), 4), 64 * MIB);
+        assert!((20u64 << 40) / default_piece_bytes(Some(20 << 40), 20) <= 20 * 256);
+        assert_eq!(default_piece_bytes(None, 4), 256 * MIB);
     }
 
     /// Returns the ends of pieces of about `piece_bytes` in a text that is read in blocks of `block_bytes`.

@@ -10,7 +10,7 @@ mod tasks;
 
 pub use catalog::{Catalog, DistributedFile, Piece};
 pub use generations::GenerationRepair;
-pub use load::{LoadOptions, LoadReport};
+pub use load::{LoadOptions, LoadReport, default_piece_bytes};
 pub use nodes::{ClientConfig, NodeStatus, Nodes, PORT};
 pub(crate) use nodes::{Node, parsed};
 pub use tasks::{

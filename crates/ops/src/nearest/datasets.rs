@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::{
     LISTS_KIND, VectorsOnNodes,
+    columns::{ColumnsKind, columns_name},
     lists::IndexFiles,
     parts::{TableKind, index_names, index_parts, remove_parts, table_names},
 };
@@ -112,7 +113,8 @@ pub(crate) fn list_on_nodes(on: &OnNodes) -> Result<(Vec<SpreadDescription>, Vec
 /// Removes vectors and their index from all nodes. A dataset of another kind is refused, but damaged vectors are
 /// removed. Returns the number of nodes from which the vectors were removed.
 ///
-/// The index is removed first, and the vectors last. So a removal that was interrupted can be repeated.
+/// The index and the columns are removed first, and the vectors last. So a removal that was interrupted can be
+/// repeated.
 ///
 /// # Errors
 /// - Returns [`NodesError::NotFound`] if no node stores the vectors.
@@ -127,9 +129,11 @@ pub(crate) fn remove_on_nodes(on: &OnNodes, name: &str) -> Result<usize> {
     }
     check_kind(&catalog, name, &LayoutKind::Vectors)?;
     check_index_kinds(&catalog, name)?;
-    let index = remove_parts(on, &index_parts(name));
+    check_kind(&catalog, &columns_name(name), &ColumnsKind::VectorColumns)?;
+    let others = index_parts(name).into_iter().chain([columns_name(name)]).collect::<Vec<_>>();
+    let others = remove_parts(on, &others);
     let vectors = remove_parts(on, &[name.to_string()])?;
-    index?;
+    others?;
     vectors.ok_or_else(|| NodesError::NotFound { name: format!("store:{name}") }.into())
 }
 

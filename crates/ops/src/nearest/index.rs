@@ -113,7 +113,7 @@ struct Sample {
 impl Sample {
     /// Gathers the vectors of a sample from the nodes, by ascending ids.
     fn gather(vectors: &VectorsOnNodes, job: &Execution, plan: SamplePlan) -> Result<Sample> {
-        let VectorsOnNodes { on, file, layout, info } = vectors;
+        let VectorsOnNodes { on, file, layout, info, .. } = vectors;
         let arguments = serde_json::to_value(SampleArguments { layout: *layout, plan }).expect("plain data");
         job.start_phase("sampling", "vectors", info.vectors);
         let files = std::slice::from_ref(file);

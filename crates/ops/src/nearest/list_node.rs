@@ -12,8 +12,8 @@ use inshore_nodes::{
 };
 use inshore_store::{CheckedFile, Dataset, Error as StoreError, FileReader, Job};
 use inshore_vectors::{
-    Error as VectorError, ListRequest, Search, SpreadIndex, VectorLayout, sample_of_shard, search_lists,
-    shard_lists_bytes, write_shard_lists,
+    Error as VectorError, ListRequest, ListSelection, Search, SpreadIndex, VectorLayout, sample_of_shard,
+    search_lists, shard_lists_bytes, write_shard_lists,
 };
 use serde_json::{Value, json};
 
@@ -219,15 +219,26 @@ impl TaskHandler for SearchesLists {
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
         let Task { job, arguments, mut sources } = task;
-        let Arguments { layout, queries, lists, counts, lists_count, first_ids, k, metric, radius_bits } =
-            serde_json::from_value(arguments)?;
-        let bytes = queries.len() + 4 * (lists.len() + counts.len());
+        let arguments: Arguments = serde_json::from_value(arguments)?;
+        let Arguments { layout, queries, lists, counts, lists_count, first_ids, k, metric, .. } = arguments;
+        let Arguments { radius_bits, selection, .. } = arguments;
+        let selection_bytes = selection.as_ref().map_or(0, |selection| 2 * selection.len());
+        let bytes = queries.len() + 4 * (lists.len() + counts.len()) + selection_bytes;
         let _memory = job.budget().reserve(bytes as u64, "queries and their lists")?;
         let queries = BASE64.decode(queries)?;
         let lists = lists_of(&numbers(&lists)?, &numbers(&counts)?)?;
         let radius = radius_bits.map(f64::from_bits);
         let search = Search { k, metric, radius, ..Search::default() };
-        let request = ListRequest { layout, search: &search, queries: &queries, lists: &lists, lists_count };
+        let selection = selection.map(|selection| BASE64.decode(selection)).transpose()?;
+        let selection = selection.as_ref().map(|bytes| ListSelection::new(bytes, lists.len()));
+        let request = ListRequest {
+            layout,
+            search: &search,
+            queries: &queries,
+            lists: &lists,
+            lists_count,
+            selection: selection.as_ref(),
+        };
         let mut next = || {
             let Some(source) = sources.next().transpose().map_err(VectorError::Content)? else {
                 return Ok(None);
@@ -241,7 +252,8 @@ impl TaskHandler for SearchesLists {
         };
         let mut each = |batch| reply.batch(batch).map_err(VectorError::Rows);
         let [lists, compared, measured] = search_lists(&job, &request, &mut next, &mut each)?;
-        Ok(serde_json::to_value(Summary { vectors: 0, lists, compared, measured })?)
+        let selected = selection.map_or(Vec::new(), |selection| selection.met());
+        Ok(serde_json::to_value(Summary { vectors: 0, lists, compared, measured, selected })?)
     }
 }
 

@@ -7,7 +7,8 @@ use inshore_nodes::{Catalog, DistributedFile, Error as NodesError, GatherReport,
 use inshore_store::{Execution, Reservation};
 use inshore_vectors::{
     Approximate, Error as VectorError, MergedAnswer, Prober, QueryReader, Search, SpreadIndex,
-    SpreadIndexInfo, VectorFile, VectorLayout, check_search, shard_lists_bytes,
+    SpreadIndexInfo, VectorFile, VectorLayout, check_search, has_enough_selected, probes_among,
+    shard_lists_bytes,
 };
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +16,10 @@ use super::{
     VectorsOnNodes,
     merge::{Expected, Request},
     parts::{dataset_in, id_of, index_names, latest_table},
-    query::{ProbedLists, SearchedOnNodes, queries_at_once, request_bytes},
+    query::{
+        ProbedLists, SearchedOnNodes, exact_request, queries_at_once, request_bytes, request_text_bytes,
+    },
+    selection::{Collected, SearchForm},
 };
 use crate::error::{Error, Result};
 
@@ -42,6 +46,9 @@ pub(super) struct Arguments {
     pub metric: inshore_vectors::Metric,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub radius_bits: Option<u64>,
+    /// The bitmap of the selected vectors in base64. `None` selects all vectors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selection: Option<String>,
 }
 
 /// An index of vectors on nodes.
@@ -144,7 +151,7 @@ pub(crate) fn search_lists_on_nodes(
     found: &IndexOnNodes,
     job: &Execution,
     queries: &VectorFile,
-    (search, approximate): (&Search, &Approximate),
+    (search, form, approximate): (&Search, &SearchForm<'_>, &Approximate),
     each: &mut dyn FnMut(RecordBatch) -> inshore_vectors::Result<()>,
 ) -> Result<(SearchedOnNodes, GatherReport)> {
     let (info, index) = (&vectors.info, &found.index);
@@ -159,34 +166,66 @@ pub(crate) fn search_lists_on_nodes(
     let search = &Search { k: search.k.min(info.vectors), ..search.clone() };
     let lists = index.info.lists;
     let by_recall = || index.info.recall.probes_for(approximate.recall, lists);
-    let probes = approximate.probes.unwrap_or_else(by_recall).min(lists);
+    let among_all = approximate.probes.unwrap_or_else(by_recall).min(lists);
+    let probes = match (approximate.probes, form.selection) {
+        (None, Some(selection)) => probes_among(&selection.rows, among_all, lists),
+        _ => among_all,
+    };
     let prober = Prober::new(index, probes, search.k);
     let mut reader = QueryReader::new(job, queries, info)?;
     let holders = found.lists.nodes(&vectors.on.nodes).len().max(1) as u64;
     // If the probed lists contain fewer than k vectors, a query needs further lists. Each non-empty list contains at
     // least one vector.
     let query_bytes = reader.query_bytes() as u64 + 4 * (probes + search.k.min(lists) + 1);
-    let at_once = queries_at_once(job.budget().free_bytes(), query_bytes, search.k, holders);
+    let collected = form.collected_bytes(search.k);
+    let free = job.budget().free_bytes().saturating_sub(request_text_bytes(form, holders));
+    let at_once =
+        queries_at_once(free, query_bytes, search.k, holders).min(form.queries_at_once(free, search.k));
     let mut searched = SearchedOnNodes::new(info, queries.count(), queries.count().div_ceil(at_once));
     searched.approximate = Some(ProbedLists {
         probes,
         lists,
-        recall_estimate: if probes == lists { Some(1.0) } else { index.info.recall.recall_of(probes) },
+        // A search among selected vectors probes more lists to reach the same recall. The table is therefore read at
+        // the number of probes that a search among all vectors would have.
+        recall_estimate: if probes == lists { Some(1.0) } else { index.info.recall.recall_of(among_all) },
     });
+    searched.selected = form.selection.map(|selection| selection.count);
+    searched.exhaustive = form.selection.map(|_| 0);
     job.start_phase("searching", "queries", queries.count());
     let mut answer = MergedAnswer::new(search.metric, search.k, each);
     let mut gathered = GatherReport::default();
     let mut first = 0;
     while first < queries.count() {
         let count = at_once.min(queries.count() - first);
-        let _memory =
-            job.budget().reserve(request_bytes(count * query_bytes, holders), "requests with queries")?;
+        let bytes = request_bytes(count * query_bytes, holders) + request_text_bytes(form, holders);
+        let requests = job.budget().reserve(bytes, "requests with queries")?;
+        let _collected = job.budget().reserve(count * collected, "neighbours of queries")?;
         let some = reader.next(count)?;
         let lists = prober.lists(job, &some)?;
-        let request = lists_request(vectors, found, job, search, (&some, &lists));
-        gathered.add(request.run(&mut searched.by_node, |query, key, id| {
-            answer.add(first + query, key, id).map_err(Error::of_search)
-        })?);
+        let request = lists_request(vectors, found, job, (search, form), (&some, &lists));
+        let mut near = form.collects().then(|| Collected::new(count, search.k));
+        let ran = request.run(&mut searched.by_node, |query, key, id| match &mut near {
+            Some(near) => {
+                near.add(query, key, id);
+                Ok(())
+            }
+            None => answer.add(first + query, key, id).map_err(Error::of_search),
+        })?;
+        gathered.add(ran.gathered);
+        if let Some(mut near) = near {
+            let lacking = lacking_queries(index, form, search.k, (&lists, &ran.selected));
+            gathered.add(complete(
+                vectors,
+                job,
+                (search, form),
+                (&some, &lacking),
+                &mut near,
+                &mut searched,
+            )?);
+            // The receiver of rows needs memory of its own.
+            drop(requests);
+            near.pass_to(first, &mut answer)?;
+        }
         first += count;
         job.progress().add(count);
     }
@@ -194,15 +233,58 @@ pub(crate) fn search_lists_on_nodes(
     Ok((searched, gathered))
 }
 
+/// Returns the queries whose lists have too few selected vectors. `selected` has the number of selected vectors in the
+/// lists of each query.
+fn lacking_queries(
+    index: &SpreadIndex,
+    form: &SearchForm<'_>,
+    k: u64,
+    (lists, selected): (&[Vec<u32>], &[u64]),
+) -> Vec<usize> {
+    let Some(selection) = form.selection else { return Vec::new() };
+    let of_all = (index.info.vectors, selection.count);
+    let is_lacking = |query: &usize| {
+        let vectors = lists[*query].iter().map(|&list| index.counts[list as usize]);
+        let vectors = vectors.fold(0, u64::saturating_add);
+        !has_enough_selected(k.min(selection.count), (vectors, selected[*query]), of_all)
+    };
+    (0..lists.len()).filter(is_lacking).collect()
+}
+
+/// Compares the queries `lacking` with all selected vectors, and replaces their neighbours.
+fn complete(
+    vectors: &VectorsOnNodes,
+    job: &Execution,
+    how: (&Search, &SearchForm<'_>),
+    (queries, lacking): (&[u8], &[usize]),
+    near: &mut Collected,
+    searched: &mut SearchedOnNodes,
+) -> Result<GatherReport> {
+    if lacking.is_empty() {
+        return Ok(GatherReport::default());
+    }
+    let query_bytes = vectors.layout.query_bytes();
+    let some: Vec<u8> =
+        lacking.iter().flat_map(|query| &queries[query * query_bytes..][..query_bytes]).copied().collect();
+    lacking.iter().for_each(|&query| near.clear(query as u64));
+    let request = exact_request(vectors, job, how, &some);
+    let ran = request.run(&mut searched.by_node, |query, key, id| {
+        near.add(lacking[query as usize] as u64, key, id);
+        Ok(())
+    })?;
+    searched.exhaustive = searched.exhaustive.map(|count| count + lacking.len() as u64);
+    Ok(ran.gathered)
+}
+
 /// Returns the request for the nearest vectors of `queries` in `lists`, the lists of each query.
 pub(super) fn lists_request<'a>(
     vectors: &'a VectorsOnNodes,
     found: &'a IndexOnNodes,
     job: &'a Execution,
-    search: &Search,
+    (search, form): (&Search, &SearchForm<'_>),
     (queries, lists): (&[u8], &[Vec<u32>]),
 ) -> Request<'a> {
-    let VectorsOnNodes { on, file, layout, info } = vectors;
+    let VectorsOnNodes { on, file, layout, info, .. } = vectors;
     let row_bytes = layout.row_bytes() as u64;
     let text = |numbers: &mut dyn Iterator<Item = u32>| {
         BASE64.encode(numbers.flat_map(u32::to_le_bytes).collect::<Vec<u8>>())
@@ -217,6 +299,7 @@ pub(super) fn lists_request<'a>(
         k: search.k,
         metric: search.metric,
         radius_bits: search.radius.map(f64::to_bits),
+        selection: form.text(),
     };
     let arguments = serde_json::to_value(arguments).expect("plain data");
     let expected = Expected { queries: lists.len() as u64, vectors: info.vectors };

@@ -25,6 +25,16 @@ pub(super) struct Summary {
     pub compared: u64,
     /// The number of pairs whose exact distances were computed.
     pub measured: u64,
+    /// For each query the number of selected vectors in its lists. It is empty for a search without a selection.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub selected: Vec<u64>,
+}
+
+/// The result of a request.
+pub(super) struct Ran {
+    pub gathered: GatherReport,
+    /// For each query the number of selected vectors in its lists on all nodes.
+    pub selected: Vec<u64>,
 }
 
 /// The work of one node.
@@ -60,7 +70,7 @@ impl Request<'_> {
         self,
         nodes: &mut Vec<NodeSearched>,
         mut each: impl FnMut(u64, f64, u64) -> Result<()>,
-    ) -> Result<GatherReport> {
+    ) -> Result<Ran> {
         let Request { on, job, file, kind, arguments, expected } = self;
         let files = std::slice::from_ref(file);
         let streams = stream_from_nodes(&on.nodes, job, (kind, false), arguments, files, &on.options)?;
@@ -72,11 +82,16 @@ impl Request<'_> {
                 each(query, key, id)?;
             }
         }
+        let mut selected = vec![0u64; expected.queries as usize];
         for (node, summary) in merged.summaries_by_node() {
-            let summary = serde_json::from_value(summary.clone()).unwrap_or_default();
+            let summary: Summary = serde_json::from_value(summary.clone()).unwrap_or_default();
+            selected
+                .iter_mut()
+                .zip(&summary.selected)
+                .for_each(|(all, some)| *all = all.saturating_add(*some));
             add(nodes, node, &summary);
         }
-        Ok(merged.finish())
+        Ok(Ran { gathered: merged.finish(), selected })
     }
 }
 

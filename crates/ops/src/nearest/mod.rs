@@ -21,6 +21,9 @@
 //! Each node reads its shards once for each request. Queries that do not fit into one request need several requests.
 //! Only queries and neighbours are sent over the network.
 
+#[cfg(feature = "sql")]
+mod column_queries;
+mod columns;
 mod datasets;
 mod import;
 mod index;
@@ -31,13 +34,23 @@ mod node;
 mod parts;
 mod query;
 mod recall;
+mod selection;
+#[cfg(all(test, feature = "sql"))]
+mod table_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(not(feature = "sql"))]
+mod without_queries;
 
 use inshore_nodes::{DistributedFile, Error as NodesError};
 use inshore_vectors::{Metric, VectorLayout, VectorsInfo};
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "sql")]
+pub(crate) use self::column_queries::{ColumnsOfAnswer, select_on_nodes};
+use self::columns::ColumnsOnNodes;
+#[cfg(not(feature = "sql"))]
+pub(crate) use self::without_queries::{ColumnsOfAnswer, select_on_nodes};
 pub use self::{
     datasets::SpreadDescription,
     list_node::{SamplesVectors, SearchesLists, WritesLists},
@@ -47,11 +60,12 @@ pub use self::{
 };
 pub(crate) use self::{
     datasets::{describe_on_nodes, list_on_nodes, remove_index_on_nodes, remove_on_nodes},
-    import::import_on_nodes,
+    import::{import_on_nodes, import_table_on_nodes},
     index::index_on_nodes,
     lists::{IndexOnNodes, search_lists_on_nodes},
     query::search_on_nodes,
     recall::measure_recall_on_nodes,
+    selection::{SearchForm, SelectedOnNodes},
 };
 use crate::{
     error::Result,
@@ -76,6 +90,9 @@ struct Arguments {
     /// bit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     radius_bits: Option<u64>,
+    /// The bitmap of the selected vectors in base64. `None` selects all vectors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    selection: Option<String>,
 }
 
 /// A spread file of vectors on nodes.
@@ -85,6 +102,8 @@ pub(crate) struct VectorsOnNodes {
     pub file: DistributedFile,
     pub layout: VectorLayout,
     pub info: VectorsInfo,
+    /// The columns of the table from which the vectors were imported.
+    pub columns: Option<ColumnsOnNodes>,
 }
 
 impl VectorsOnNodes {
@@ -106,7 +125,7 @@ impl VectorsOnNodes {
             let what = "the dataset has no vectors: `nearest import --node` imports vectors".to_string();
             return Err(unfit(what).into());
         };
-        let layout: VectorLayout = serde_json::from_value(description.clone())
+        let (layout, columns) = columns::parts_of(description)
             .map_err(|error| unfit(format!("its description is not one of vectors: {error}")))?;
         let info = layout.info(&file.dataset, file.bytes())?;
         let row_bytes = layout.row_bytes() as u64;
@@ -115,7 +134,7 @@ impl VectorsOnNodes {
                 let what = format!("a piece of {} bytes does not end with a vector", piece.bytes);
                 Err(unfit(what).into())
             }
-            None => Ok(VectorsOnNodes { on: on.clone(), layout, info, file }),
+            None => Ok(VectorsOnNodes { on: on.clone(), layout, info, columns, file }),
         }
     }
 }

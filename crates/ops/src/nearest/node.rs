@@ -18,9 +18,14 @@ impl TaskHandler for SearchesVectors {
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
         let Task { job, arguments, sources } = task;
-        let Arguments { layout, queries, k, metric, radius_bits } = serde_json::from_value(arguments)?;
+        let Arguments { layout, queries, k, metric, radius_bits, selection } =
+            serde_json::from_value(arguments)?;
         layout.check()?;
         let (row_bytes, query_bytes) = (layout.row_bytes() as u64, layout.query_bytes());
+        let selection_bytes = selection.as_ref().map_or(0, |selection| 2 * selection.len() as u64);
+        let mut memory = job.budget().reserve(selection_bytes, "a set of vectors")?;
+        let selection = selection.map(|selection| BASE64.decode(selection)).transpose()?;
+        memory.resize(selection.as_ref().map_or(0, Vec::len) as u64)?;
         let (mut search, queries) = {
             // The memory is that of the text, the elements, and a copy of the elements in a file.
             let _memory = job.budget().reserve(3 * queries.len() as u64, "queries")?;
@@ -41,11 +46,14 @@ impl TaskHandler for SearchesVectors {
                 )
                 .into());
             }
-            search.add(file, offset / row_bytes)?;
+            match &selection {
+                None => search.add(file, offset / row_bytes)?,
+                Some(selection) => search.add_selected(file, offset / row_bytes, selection)?,
+            }
         }
         let (vectors, measured) = search.counts();
         search.finish(|batch| reply.batch(batch))?;
         let compared = vectors.saturating_mul(queries);
-        Ok(serde_json::to_value(Summary { vectors, lists: 0, compared, measured })?)
+        Ok(serde_json::to_value(Summary { vectors, lists: 0, compared, measured, selected: Vec::new() })?)
     }
 }

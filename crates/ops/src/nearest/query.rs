@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::{
     Arguments, KIND, VectorsOnNodes,
     merge::{Expected, NodeSearched, Request},
+    selection::{Collected, SearchForm, SelectedOnNodes},
 };
 use crate::error::{Error, Result};
 
@@ -41,6 +42,15 @@ pub struct SearchedOnNodes {
     pub passes: u64,
     /// The number of pairs whose exact distances were computed, on all nodes.
     pub measured: u64,
+    /// The number of vectors that satisfy the predicate. `None` if there is no predicate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selected: Option<u64>,
+    /// True if so few vectors are selected that the answer is exact.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_sparse: bool,
+    /// The number of queries whose lists had too few selected vectors. They were compared with all selected vectors.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exhaustive: Option<u64>,
     /// The statistics of the probed lists. `None` for an exact search.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub approximate: Option<ProbedLists>,
@@ -71,6 +81,9 @@ impl SearchedOnNodes {
             rows: 0,
             passes,
             measured: 0,
+            selected: None,
+            is_sparse: false,
+            exhaustive: None,
             approximate: None,
             by_node: Vec::new(),
         }
@@ -98,7 +111,7 @@ pub(crate) fn search_on_nodes(
     vectors: &VectorsOnNodes,
     job: &Execution,
     queries: &VectorFile,
-    search: &Search,
+    (search, form): (&Search, &SearchForm<'_>),
     each: &mut dyn FnMut(RecordBatch) -> inshore_vectors::Result<()>,
 ) -> Result<(SearchedOnNodes, GatherReport)> {
     let VectorsOnNodes { info, file, .. } = vectors;
@@ -106,7 +119,10 @@ pub(crate) fn search_on_nodes(
     let k = search.k.min(info.vectors);
     let mut reader = QueryReader::new(job, queries, info)?;
     let holders = file.nodes(&vectors.on.nodes).len().max(1) as u64;
-    let at_once = queries_at_once(job.budget().free_bytes(), reader.query_bytes() as u64, k, holders);
+    let collected = form.collected_bytes(k);
+    let free = job.budget().free_bytes().saturating_sub(request_text_bytes(form, holders));
+    let at_once =
+        queries_at_once(free, reader.query_bytes() as u64, k, holders).min(form.queries_at_once(free, k));
     let mut searched = SearchedOnNodes::new(info, queries.count(), queries.count().div_ceil(at_once));
     let passes = searched.passes;
     job.progress().tell(|| format!("{passes} requests to each node, of {at_once} queries at most"));
@@ -116,34 +132,53 @@ pub(crate) fn search_on_nodes(
     let mut first = 0;
     while first < queries.count() {
         let count = at_once.min(queries.count() - first);
-        let memory = request_bytes(count * reader.query_bytes() as u64, holders);
-        let _memory = job.budget().reserve(memory, "requests with queries")?;
+        let bytes = request_bytes(count * reader.query_bytes() as u64, holders);
+        let bytes = bytes + request_text_bytes(form, holders);
+        let requests = job.budget().reserve(bytes, "requests with queries")?;
+        let _collected = job.budget().reserve(count * collected, "neighbours of queries")?;
         let some = reader.next(count)?;
-        let request = exact_request(vectors, job, &Search { k, ..search.clone() }, &some);
-        gathered.add(request.run(&mut searched.by_node, |query, key, id| {
-            answer.add(first + query, key, id).map_err(Error::of_search)
-        })?);
+        let request = exact_request(vectors, job, (&Search { k, ..search.clone() }, form), &some);
+        let mut near = form.collects().then(|| Collected::new(count, k));
+        let ran = request.run(&mut searched.by_node, |query, key, id| match &mut near {
+            Some(near) => {
+                near.add(query, key, id);
+                Ok(())
+            }
+            None => answer.add(first + query, key, id).map_err(Error::of_search),
+        })?;
+        gathered.add(ran.gathered);
+        // The receiver of rows needs memory of its own.
+        drop(requests);
+        near.map_or(Ok(()), |near| near.pass_to(first, &mut answer))?;
         first += count;
         job.progress().add(count);
     }
+    searched.selected = form.selection.map(|selection| selection.count);
+    searched.is_sparse = form.selection.is_some_and(SelectedOnNodes::is_sparse);
     searched.finish(answer)?;
     Ok((searched, gathered))
+}
+
+/// Returns the memory, in bytes, of the selected vectors in a request to `nodes` nodes.
+pub(super) fn request_text_bytes(form: &SearchForm<'_>, nodes: u64) -> u64 {
+    form.text_bytes() * (2 + 2 * nodes)
 }
 
 /// Returns the request for the exact neighbours of `queries`.
 pub(super) fn exact_request<'a>(
     vectors: &'a VectorsOnNodes,
     job: &'a Execution,
-    search: &Search,
+    (search, form): (&Search, &SearchForm<'_>),
     queries: &[u8],
 ) -> Request<'a> {
-    let VectorsOnNodes { on, file, layout, info } = vectors;
+    let VectorsOnNodes { on, file, layout, info, .. } = vectors;
     let arguments = Arguments {
         layout: *layout,
         queries: BASE64.encode(queries),
         k: search.k,
         metric: search.metric,
         radius_bits: search.radius.map(f64::to_bits),
+        selection: form.text(),
     };
     let arguments = serde_json::to_value(arguments).expect("plain data");
     let queries = (queries.len() / layout.query_bytes()) as u64;

@@ -20,6 +20,7 @@ use super::{
     lists::{IndexOnNodes, lists_request},
     parts::replace_table,
     query::{exact_request, queries_at_once, request_bytes},
+    selection::SearchForm,
 };
 use crate::{error::Result, target::OnNodes};
 
@@ -160,10 +161,10 @@ impl Measurement<'_> {
             let _memory =
                 job.budget().reserve(request_bytes(count * each, holders), "requests with queries")?;
             let request = match probes {
-                None => exact_request(vectors, job, &search, some),
+                None => exact_request(vectors, job, (&search, &SearchForm::default()), some),
                 Some(probes) => {
                     let lists = Prober::new(&found.index, probes, asked).lists(job, some)?;
-                    lists_request(vectors, found, job, &search, (some, &lists))
+                    lists_request(vectors, found, job, (&search, &SearchForm::default()), (some, &lists))
                 }
             };
             request.run(&mut Vec::new(), |query, _, id| {

@@ -19,23 +19,23 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{
-    IndexOnNodes, KIND, SearchedOnNodes, VectorsOnNodes, describe_on_nodes, import_on_nodes, index_on_nodes,
-    list_on_nodes, measure_recall_on_nodes, merge::rows_are_accepted, remove_index_on_nodes, remove_on_nodes,
-    search_lists_on_nodes, search_on_nodes,
+    IndexOnNodes, KIND, SearchForm, SearchedOnNodes, VectorsOnNodes, describe_on_nodes, import_on_nodes,
+    index_on_nodes, list_on_nodes, measure_recall_on_nodes, merge::rows_are_accepted, remove_index_on_nodes,
+    remove_on_nodes, search_lists_on_nodes, search_on_nodes,
 };
 use crate::{error::Result, target::OnNodes, works_here};
 
 /// A row of an answer. The fields are the query, the rank, the id, and the bits of the distance.
-type Row = (u64, u32, u64, u32);
+pub(super) type Row = (u64, u32, u64, u32);
 
-struct Cluster {
+pub(super) struct Cluster {
     serving: Vec<Option<RunningAgent>>,
     folder: TempDir,
-    on: OnNodes,
+    pub on: OnNodes,
 }
 
 impl Cluster {
-    fn new(count: usize) -> Cluster {
+    pub fn new(count: usize) -> Cluster {
         let folder = tempfile::tempdir().unwrap();
         let any = "127.0.0.1:0".parse().unwrap();
         let serving: Vec<RunningAgent> = (0..count).map(|number| serve(&folder, number, any)).collect();
@@ -45,11 +45,11 @@ impl Cluster {
         Cluster { serving: serving.into_iter().map(Some).collect(), folder, on }
     }
 
-    fn store(&self) -> Store {
+    pub fn store(&self) -> Store {
         Store::open(self.folder.path().join("mine")).unwrap()
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
@@ -71,15 +71,15 @@ impl Cluster {
         self.write("queries.fbin", 6, &floats(70 * 6), 24)
     }
 
-    fn load(&self, file: &VectorFile, copies: u8, piece_bytes: u64) -> Result<()> {
+    pub fn load(&self, file: &VectorFile, copies: u8, piece_bytes: u64) -> Result<()> {
         import_on_nodes(&self.on, &plain(64 << 20), "points", file, (copies, Some(piece_bytes))).map(drop)
     }
 
-    fn find(&self) -> VectorsOnNodes {
+    pub fn find(&self) -> VectorsOnNodes {
         VectorsOnNodes::find(&self.on, "points").unwrap()
     }
 
-    fn stop(&mut self, node: usize) {
+    pub fn stop(&mut self, node: usize) {
         drop(self.serving[node].take());
     }
 
@@ -96,7 +96,7 @@ impl Cluster {
     }
 
     /// Returns the names of all datasets on the nodes.
-    fn names(&self) -> Vec<String> {
+    pub fn names(&self) -> Vec<String> {
         self.on.nodes.catalog().unwrap().wholes().unwrap().into_iter().map(|file| file.dataset).collect()
     }
 }
@@ -109,11 +109,14 @@ fn serve(folder: &TempDir, number: usize, address: SocketAddr) -> RunningAgent {
         task_memory_bytes: 24 << 20,
         ..AgentConfig::new("node", 64 << 20, 2)
     };
-    Agent::new(store, works_here(), config).serve(address).unwrap()
+    let works = works_here();
+    #[cfg(feature = "sql")]
+    let works = works.with(crate::queries::Queries);
+    Agent::new(store, works, config).serve(address).unwrap()
 }
 
 /// Returns pseudo-random numbers below `most`.
-fn numbers(most: u64, seed: u64) -> impl Iterator<Item = u64> {
+pub(super) fn numbers(most: u64, seed: u64) -> impl Iterator<Item = u64> {
     (0u64..).map(move |number| {
         let mixed = (number + 1 + seed * 7919).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         ((mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20) % most
@@ -129,7 +132,7 @@ fn plain(memory_bytes: u64) -> Execution {
     Execution::Plain(Context::new(Budget::new(memory_bytes, 2), Cancel::default()))
 }
 
-fn rows_of(batch: &RecordBatch) -> Vec<Row> {
+pub(super) fn rows_of(batch: &RecordBatch) -> Vec<Row> {
     let (queries, ids) = (batch.column(0), batch.column(2));
     let (queries, ids) = (queries.as_primitive::<UInt64Type>(), ids.as_primitive::<UInt64Type>());
     let (ranks, distances) =
@@ -138,7 +141,7 @@ fn rows_of(batch: &RecordBatch) -> Vec<Row> {
     (0..batch.num_rows()).map(row).collect()
 }
 
-fn local(job: &Job, vectors: &Vectors, queries: &VectorFile, options: &Search) -> Vec<Row> {
+pub(super) fn local(job: &Job, vectors: &Vectors, queries: &VectorFile, options: &Search) -> Vec<Row> {
     let mut rows = Vec::new();
     search(job, vectors, queries, options, &mut |batch| {
         rows.extend(rows_of(&batch));
@@ -148,14 +151,14 @@ fn local(job: &Job, vectors: &Vectors, queries: &VectorFile, options: &Search) -
     rows
 }
 
-fn on_nodes(
+pub(super) fn on_nodes(
     vectors: &VectorsOnNodes,
     memory_bytes: u64,
     queries: &VectorFile,
     options: &Search,
 ) -> Result<(Vec<Row>, SearchedOnNodes)> {
     let (job, mut rows) = (plain(memory_bytes), Vec::new());
-    let found = search_on_nodes(vectors, &job, queries, options, &mut |batch| {
+    let found = search_on_nodes(vectors, &job, queries, (options, &SearchForm::default()), &mut |batch| {
         rows.extend(rows_of(&batch));
         Ok(())
     });
@@ -163,7 +166,7 @@ fn on_nodes(
     found.map(|(searched, _)| (rows, searched))
 }
 
-fn options_of(metric: Metric, k: u64) -> Search {
+pub(super) fn options_of(metric: Metric, k: u64) -> Search {
     Search { metric, k, ..Search::default() }
 }
 
@@ -261,7 +264,7 @@ fn a_lost_node_is_replaced_by_copies_or_named_with_what_was_not_read() {
     let mut partial = cluster.find();
     partial.on.options.partial = true;
     let (job, mut rows) = (plain(64 << 20), 0);
-    let found = search_on_nodes(&partial, &job, &queries, &near, &mut |batch| {
+    let found = search_on_nodes(&partial, &job, &queries, (&near, &SearchForm::default()), &mut |batch| {
         rows += batch.num_rows();
         Ok(())
     });
@@ -380,6 +383,13 @@ fn a_dataset_without_vectors_is_named() {
     let with = |description: Value| LoadOptions { description: Some(description), ..LoadOptions::default() };
     let error = put("other", &with(json!({ "kind": "lists" })));
     assert!(error.contains("store:other: its description is not one of vectors"), "{error}");
+    let mut described = json!(VectorLayout::new(Element::F32, 2));
+    for columns in [json!(7), json!({}), json!({ "dataset_id": 7 }), json!({ "dataset_id": "", "more": 1 })] {
+        described["columns"] = columns;
+        let error = put("odd", &with(described.clone()));
+        assert!(error.contains("store:odd: its description is not one of vectors"), "{error}");
+        cluster.on.nodes.remove("odd").unwrap();
+    }
     let error = put("cut", &with(json!(VectorLayout::new(Element::F32, 3))));
     assert!(error.contains("cut: length: found 8 bytes, expected a multiple of 12 bytes"), "{error}");
 }
@@ -394,7 +404,8 @@ fn approximate(
     let (job, mut rows) = (plain(24 << 20), Vec::new());
     let index = IndexOnNodes::find(vectors, &job)?.expect("an index");
     let wanted = Approximate { recall: 0.9, probes, strategy: None };
-    let found = search_lists_on_nodes(vectors, &index, &job, queries, (options, &wanted), &mut |batch| {
+    let how = (options, &SearchForm::default(), &wanted);
+    let found = search_lists_on_nodes(vectors, &index, &job, queries, how, &mut |batch| {
         rows.extend(rows_of(&batch));
         Ok(())
     });
@@ -403,7 +414,7 @@ fn approximate(
     found.map(|(searched, _)| (rows, searched))
 }
 
-fn build(cluster: &Cluster, options: &Index) -> Result<SpreadIndexInfo> {
+pub(super) fn build(cluster: &Cluster, options: &Index) -> Result<SpreadIndexInfo> {
     let job = plain(24 << 20);
     let built = index_on_nodes(&cluster.on, &job, "points", options);
     assert_eq!(job.budget().reserved_bytes(), 0);
@@ -411,7 +422,7 @@ fn build(cluster: &Cluster, options: &Index) -> Result<SpreadIndexInfo> {
 }
 
 /// Writes 6,000 vectors of 8 dimensions near 40 points. Also writes some of these vectors as queries.
-fn clustered(cluster: &Cluster, element: Element) -> (VectorFile, VectorFile) {
+pub(super) fn clustered(cluster: &Cluster, element: Element) -> (VectorFile, VectorFile) {
     let (far, near): (Vec<u64>, Vec<u64>) =
         (numbers(200, 11).take(40 * 8).collect(), numbers(12, 12).take(6000 * 8).collect());
     let values = near.iter().enumerate().map(|(place, near)| {

@@ -120,11 +120,22 @@ impl<W: Write + Send> ParquetStream<W> {
             self.open_rows += rows;
             self.open_bytes += bytes;
             if self.open_rows == GROUP_ROWS || self.open_bytes >= GROUP_BYTES {
-                self.writer.flush().map_err(|error| failed(&self.name, error))?;
-                (self.open_rows, self.open_bytes) = (0, 0);
+                self.end_group()?;
             }
         }
         Ok(())
+    }
+
+    /// Ends the row group, so that the next row begins another one. Returns the number of row groups so far.
+    ///
+    /// # Errors
+    /// Returns the errors of the writer `W`.
+    pub fn end_group(&mut self) -> Result<usize> {
+        if self.open_rows > 0 {
+            self.writer.flush().map_err(|error| failed(&self.name, error))?;
+            (self.open_rows, self.open_bytes) = (0, 0);
+        }
+        Ok(self.writer.flushed_row_groups().len())
     }
 
     /// Writes the remaining rows and the footer, and returns the writer.
@@ -359,5 +370,26 @@ mod tests {
             }
             assert_eq!(row, 100_100);
         }
+    }
+
+    #[test]
+    fn a_row_group_can_be_ended_before_its_limit() {
+        let schema = Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, true)]));
+        let budget = Budget::new(64 << 20, 1);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.parquet");
+        let file = std::fs::File::create(&path).unwrap();
+        let mut stream = ParquetStream::new(file, "t", schema.clone(), &budget).unwrap();
+        let mut write = |rows: i64| {
+            let numbers = Arc::new(Int64Array::from_iter_values(0..rows));
+            stream.write(&RecordBatch::try_new(schema.clone(), vec![numbers]).unwrap()).unwrap();
+            stream.end_group().unwrap()
+        };
+        // A row group without rows is not written.
+        assert_eq!([write(10), write(0), write(70_000), write(5)], [1, 1, 3, 4]);
+        stream.finish().unwrap();
+        let input = Input::new(&path);
+        let reader = TableReader::open_stored(&input, None, &[], 8192, &budget, (0, 1)).unwrap();
+        assert_eq!(reader.row_group_rows().unwrap(), [10, 65_536, 4464, 5]);
     }
 }

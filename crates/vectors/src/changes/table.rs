@@ -275,7 +275,7 @@ impl<'a> AddedTable<'a> {
         let names = std::iter::once(column).chain(stored.filter(|name| *name != ROW_COLUMN));
         let names: Vec<String> = names.cloned().collect();
         let mut reader = TableReader::open_lists(self.input, &names, BATCH_ROWS, job.budget())?;
-        let mut lists = Lists { input: self.input.name(), column, element, rounded: 0 };
+        let mut lists = Lists::new(self.input.name(), column, element);
         job.start_phase("adding", "vectors", reader.rows().unwrap_or(0));
         let Some(first) = reader.next_batch()? else { return Err(lists.bad(0, "no rows", "at least one")) };
         let dimensions = lists.dimensions(first.column(0))?;

@@ -86,7 +86,7 @@ impl AnswerColumns {
         let names: Vec<String> = id.iter().chain(selected).cloned().collect();
         let described = TableReader::describe(&input, &[], job.budget())?.schema;
         for (place, name) in selected.iter().enumerate() {
-            check_name(&described, (vectors, selected), place, name)?;
+            check_name(&described, (vectors.info().name.as_str(), selected), place, name)?;
         }
         let mut distinct = names.clone();
         distinct.sort_unstable();
@@ -263,13 +263,13 @@ impl AnswerColumns {
 /// Checks that a selected column exists, and that its name occurs only once in the answer.
 fn check_name(
     columns: &Schema,
-    (vectors, selected): (&Vectors, &[String]),
+    (vectors, selected): (&str, &[String]),
     place: usize,
     name: &str,
 ) -> Result<()> {
     if columns.index_of(name).is_err() {
         let all = columns.fields().iter().map(|field| field.name().clone()).collect();
-        let (file, column) = (vectors.info().name.clone(), name.to_string());
+        let (file, column) = (vectors.to_string(), name.to_string());
         return Err(Error::Table(inshore_tables::Error::NoColumn { file, column, found: 0, columns: all }));
     }
     let is_taken = schema().index_of(name).is_ok();
@@ -285,6 +285,24 @@ fn check_name(
     Ok(())
 }
 
+/// Returns the schema of an answer that also has the columns `selected` of the vectors `vectors`. `columns` are all
+/// columns of the vectors, which include the column of ids `id`.
+///
+/// # Errors
+/// - Returns [`Error::Table`] if a selected column does not exist. The error lists the columns that exist.
+/// - Returns [`Error::BadOption`] if a column has the name of another column of the answer.
+pub fn schema_with(
+    columns: &Schema,
+    vectors: &str,
+    id: Option<&str>,
+    selected: &[String],
+) -> Result<SchemaRef> {
+    for (place, name) in selected.iter().enumerate() {
+        check_name(columns, (vectors, selected), place, name)?;
+    }
+    Ok(schema_of(columns, id, selected))
+}
+
 /// Returns the schema of an answer. The types of the selected columns and of the ids are those in `read`.
 fn schema_of(read: &Schema, id: Option<&str>, selected: &[String]) -> SchemaRef {
     let field = |name: &str| read.field(read.index_of(name).expect("a column that is read"));
@@ -297,7 +315,7 @@ fn schema_of(read: &Schema, id: Option<&str>, selected: &[String]) -> SchemaRef 
 }
 
 /// Returns how many bytes the values at the positions `places` take when they are copied to a new array.
-fn taken_bytes(values: &ArrayRef, places: &UInt64Array) -> u64 {
+pub fn taken_bytes(values: &ArrayRef, places: &UInt64Array) -> u64 {
     let width = |place: u64| match values.data_type() {
         DataType::Utf8 => 4 + values.as_string::<i32>().value_length(place as usize) as u64,
         DataType::Binary => 4 + values.as_binary::<i32>().value_length(place as usize) as u64,

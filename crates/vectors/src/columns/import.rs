@@ -69,8 +69,7 @@ pub fn import_table(
     let names: Vec<String> =
         std::iter::once(layout.vectors.name()).chain(layout.kept.iter().map(Field::name)).cloned().collect();
     let mut reader = TableReader::open_lists(input, &names, BATCH_ROWS, job.budget())?;
-    let mut lists =
-        Lists { input: input.name(), column: layout.vectors.name(), element: layout.element, rounded: 0 };
+    let mut lists = Lists::new(input.name(), layout.vectors.name(), layout.element);
     job.start_phase("importing", "vectors", reader.rows().unwrap_or(0));
     let Some(first) = reader.next_batch()? else { return Err(lists.bad(0, "no rows", "at least one")) };
     let dimensions = lists.dimensions(first.column(0))?;
@@ -101,7 +100,7 @@ pub(crate) struct Layout {
     pub id: Option<Field>,
     /// The columns that the dataset keeps, including the column of ids.
     pub kept: Vec<Field>,
-    left_out: Vec<String>,
+    pub left_out: Vec<String>,
 }
 
 impl Layout {
@@ -180,7 +179,7 @@ impl Layout {
 
     /// Returns the schema of the file `columns.parquet`. The file has the columns that the dataset keeps, and the
     /// column of row numbers.
-    fn schema(&self) -> Arc<Schema> {
+    pub fn schema(&self) -> Arc<Schema> {
         let row = Field::new(ROW_COLUMN, DataType::UInt64, false);
         Arc::new(Schema::new(self.kept.iter().cloned().chain([row]).collect::<Vec<_>>()))
     }
@@ -200,15 +199,19 @@ fn element_of(lists: &DataType) -> Option<FileElement> {
 }
 
 /// Checks the lists of a column, and converts them to vectors.
-pub(crate) struct Lists<'a> {
-    pub input: &'a str,
-    pub column: &'a str,
+pub(crate) struct Lists {
+    pub input: String,
+    pub column: String,
     pub element: FileElement,
     /// The number of elements that were rounded so far.
     pub rounded: u64,
 }
 
-impl Lists<'_> {
+impl Lists {
+    pub fn new(input: &str, column: &str, element: FileElement) -> Lists {
+        Lists { input: input.to_string(), column: column.to_string(), element, rounded: 0 }
+    }
+
     /// Copies the rows of a table from the batch `first` on. `each` receives the elements of the lists in chunks, and
     /// `kept` receives the other columns and the numbers of the rows. The first column of the table has the lists, and
     /// the others have the order of the columns of `kept`.
@@ -257,7 +260,7 @@ impl Lists<'_> {
         }
         let options = CastOptions { safe: false, ..CastOptions::default() };
         cast_with_options(column, field.data_type(), &options).map_err(|error| Error::BadFile {
-            file: self.input.to_string(),
+            file: self.input.clone(),
             place: format!("column '{}'", field.name()),
             found: error.to_string(),
             expected: field.data_type().to_string(),
@@ -267,7 +270,7 @@ impl Lists<'_> {
     /// Returns the error of a value in the row `row` of the table.
     pub fn bad(&self, row: u64, found: impl ToString, expected: impl ToString) -> Error {
         Error::BadFile {
-            file: self.input.to_string(),
+            file: self.input.clone(),
             place: format!("row {row}, column '{}'", self.column),
             found: found.to_string(),
             expected: expected.to_string(),
@@ -291,7 +294,7 @@ impl Lists<'_> {
 
     /// Checks the lists of a batch, and passes their elements to `each`, in chunks of at most `chunk_rows` lists.
     /// `first` is the row number of the first list.
-    fn each_chunk(
+    pub fn each_chunk(
         &mut self,
         first: u64,
         column: &ArrayRef,

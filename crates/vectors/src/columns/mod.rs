@@ -16,6 +16,7 @@ mod answers;
 mod append;
 mod compact;
 mod import;
+mod spread;
 mod unique;
 mod values;
 
@@ -23,8 +24,9 @@ use inshore_store::{FileReader, Job, NamedFile};
 use inshore_tables::Input;
 
 pub use self::{
-    answers::AnswerColumns,
+    answers::{AnswerColumns, schema_with, taken_bytes},
     import::{TableColumns, import_table},
+    spread::{SpreadTable, TableRows},
 };
 pub(crate) use self::{
     append::append_columns,

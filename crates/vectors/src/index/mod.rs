@@ -64,7 +64,6 @@ pub(crate) use self::{
     query::{load_lists, pairs_of_index, search_in_lists},
     ranges::Ranges,
     recall::{ENOUGH as RECALL_ENOUGH, commit_table, for_vectors, grid as recall_grid, pass_bytes},
-    selected::probes_among,
     sizes::list_sizes,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -80,10 +79,11 @@ pub use self::{
     plan::{Strategy, StrategyPlan},
     query::{Approximate, ApproximateSearched, check_index_search},
     recall::{check_measurement, measure_recall},
+    selected::{has_enough_selected, probes_among},
     sizes::ListSizes,
     spread::{
-        ListRequest, Prober, SamplePlan, SpreadIndex, SpreadIndexInfo, SpreadIndexKind, plan_sample,
-        sample_of_shard, search_lists, train_lists,
+        ListRequest, ListSelection, Prober, SamplePlan, SpreadIndex, SpreadIndexInfo, SpreadIndexKind,
+        plan_sample, sample_of_shard, search_lists, train_lists,
     },
     table::{MeasuredOn, RecallPoint, RecallTable},
 };

@@ -43,9 +43,17 @@ const ENOUGH: f64 = 0.25;
 const BLOCK_BYTES: usize = 256 << 10;
 
 /// Returns the lists that a query probes among selected vectors, from those that it probes among all.
-pub(crate) fn probes_among(selection: &RowSet, probes: u64, lists: u64) -> u64 {
+pub fn probes_among(selection: &RowSet, probes: u64, lists: u64) -> u64 {
     let share = selection.count() as f64 / selection.len() as f64;
     ((probes as f64 / share.max(1e-12).sqrt()).ceil() as u64).clamp(1, lists)
+}
+
+/// Returns true if the lists that a query probed have enough selected vectors for its `k` neighbours. Otherwise the
+/// query is compared with all selected vectors. `vectors` and `selected` are the numbers of all and of the selected
+/// vectors in these lists. `of_all` has the same numbers for the whole dataset.
+pub fn has_enough_selected(k: u64, (vectors, selected): (u64, u64), of_all: (u64, u64)) -> bool {
+    let share = of_all.1 as f64 / of_all.0 as f64;
+    selected == of_all.1 || (selected >= k && selected as f64 >= ENOUGH * share * vectors as f64)
 }
 
 impl<'a> Selected<'a> {
@@ -88,12 +96,9 @@ impl<'a> Selected<'a> {
     /// Finds the queries whose probed lists have too few selected vectors for `k` neighbours, and compares them with
     /// all selected vectors. Returns the number of these queries.
     pub fn complete<T: Clustered>(&self, round: &Round<'_, T>, k: u64) -> Result<u64> {
-        let share = self.count as f64 / self.rows.len() as f64;
         let has_enough = |met: &Met| {
-            let (vectors, selected) =
-                (met.vectors.load(Ordering::Relaxed), met.selected.load(Ordering::Relaxed));
-            let is_all = selected == self.count;
-            is_all || (selected >= k && selected as f64 >= ENOUGH * share * vectors as f64)
+            let found = (met.vectors.load(Ordering::Relaxed), met.selected.load(Ordering::Relaxed));
+            has_enough_selected(k, found, (self.rows.len(), self.count))
         };
         let lacking: Vec<u32> =
             (0..).zip(&self.met).filter(|(_, met)| !has_enough(met)).map(|(query, _)| query).collect();

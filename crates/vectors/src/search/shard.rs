@@ -25,7 +25,7 @@ use super::{
     plan_beside,
 };
 use crate::{
-    Element, Error, Result, VectorFile, VectorLayout, Vectors,
+    Element, Error, Result, RowSet, VectorFile, VectorLayout, Vectors,
     kept::Kept,
     topk::{Entry, TopK},
 };
@@ -82,10 +82,28 @@ impl ShardSearch {
     /// - Returns [`Error::Store`] if an I/O operation fails, stored bytes are damaged, the budget has too little free
     ///   memory for one query, or the job was cancelled.
     pub fn add(&mut self, file: &CheckedFile, first_id: u64) -> Result<()> {
+        self.add_rows(file, first_id, None)
+    }
+
+    /// Compares the selected vectors of a shard with all queries. `selection` is the bitmap of the selected vectors of
+    /// all shards ([`RowSet::to_bytes`]), which are identified by their ids.
+    ///
+    /// The set of the shard's selected vectors takes one bit of memory for each vector of the shard.
+    ///
+    /// # Errors
+    /// Returns the errors of [`ShardSearch::add`].
+    pub fn add_selected(&mut self, file: &CheckedFile, first_id: u64, selection: &[u8]) -> Result<()> {
+        let rows = self.layout.info(file.name(), file.len())?.vectors;
+        let selected = RowSet::part_of_bytes(self.job.budget(), selection, first_id, rows)?;
+        if selected.is_empty() { Ok(()) } else { self.add_rows(file, first_id, Some(Arc::new(selected))) }
+    }
+
+    fn add_rows(&mut self, file: &CheckedFile, first_id: u64, selection: Option<Arc<RowSet>>) -> Result<()> {
         let info = self.layout.info(file.name(), file.len())?;
         let vectors = Vectors::shard(info, first_id, file)?;
-        self.vectors += vectors.info().vectors;
-        let (job, search, source) = (&self.job, &self.search, Source::File(&self.queries));
+        self.vectors += selection.as_ref().map_or(vectors.info().vectors, |selected| selected.count());
+        let search = Search { selection, ..self.search.clone() };
+        let (job, search, source) = (&self.job, &search, Source::File(&self.queries));
         // The memory of the heaps is already reserved.
         let what = || format!("a search in {}", file.name());
         let beside = Beside { entries: 0, bytes: 0, what: &what, candidates: None };

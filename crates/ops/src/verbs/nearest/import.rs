@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use inshore_store::Execution;
+use inshore_store::{Execution, Job};
 use inshore_tables::Input;
 use inshore_vectors::{self as vectors, Imported, TableColumns, VectorFile};
 use serde::{Deserialize, Serialize};
 
 use super::only_file;
 #[cfg(feature = "nodes")]
-use crate::nearest::import_on_nodes;
+use crate::nearest::{import_on_nodes, import_table_on_nodes};
 use crate::{
     error::{Error, Result},
     operation::{Attachments, NormalForm, Operation, Plan, RequestContext, StoreUse},
@@ -72,18 +72,21 @@ impl ImportVectors {
 }
 
 impl ImportVectors {
+    /// Returns the table to import, and its columns that have a special role.
+    fn table(&self, path: &Path, job: &Job) -> (Input, TableColumns) {
+        let columns = TableColumns { vectors: self.column.clone(), id: self.id.clone() };
+        (Input::new(path).stopped_by(job.cancel()), columns)
+    }
+
     /// Refuses options that a target does not support.
     fn check_target(&self, place: TargetKind) -> Result<()> {
-        let columns = "nodes have vectors of files, and no columns of tables";
-        let options = match place {
-            TargetKind::Local => [
-                ("copies", self.copies.is_some(), "a local store has vectors once"),
-                ("piece_bytes", self.piece_bytes.is_some(), "vectors of a local store have no shards"),
-            ],
-            TargetKind::Nodes => {
-                [("column", self.column.is_some(), columns), ("id", self.id.is_some(), columns)]
-            }
-        };
+        if place == TargetKind::Nodes {
+            return Ok(());
+        }
+        let options = [
+            ("copies", self.copies.is_some(), "a local store has vectors once"),
+            ("piece_bytes", self.piece_bytes.is_some(), "vectors of a local store have no shards"),
+        ];
         match options.into_iter().find(|(_, is_given, _)| *is_given) {
             None => Ok(()),
             Some((option, _, why)) => {
@@ -106,16 +109,13 @@ impl Operation for ImportVectors {
     type Plan = ImportPlan;
     type Answer = Imported;
 
-    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, place: TargetKind) -> Result<()> {
-        self.check_target(place)?;
-        match inputs {
-            [input] if place == TargetKind::Nodes && is_table(input) => {
-                let what =
-                    "inputs: found a table, expected a file of vectors: nodes keep no columns".to_string();
-                Err(Error::Request { operation: Self::NAME, what })
-            }
-            _ => Ok(()),
-        }
+    fn check(&self, _inputs: &[PathBuf], _output: Option<&Path>, place: TargetKind) -> Result<()> {
+        self.check_target(place)
+    }
+
+    /// The columns of a table are written to the scratch space of a store before they are sent to nodes.
+    fn needs_store(&self, inputs: &[PathBuf], place: TargetKind) -> bool {
+        place == TargetKind::Local || inputs.iter().any(|input| is_table(input))
     }
 
     fn plan(&self, context: &RequestContext<'_>) -> Result<ImportPlan> {
@@ -143,11 +143,17 @@ impl Operation for ImportVectors {
             return Ok(Response::local(import_on_nodes(on, job, &self.name, file, placed)?));
         }
         let job = context.stored(job)?;
+        #[cfg(feature = "nodes")]
+        if let (crate::Target::Nodes(on), ImportPlan::Table(path)) = (context.target, &plan) {
+            let (input, columns) = self.table(path, job);
+            let placed = (self.copies.unwrap_or(1), self.piece_bytes);
+            let imported = import_table_on_nodes(on, job, &self.name, (&input, &columns), placed)?;
+            return Ok(Response::local(imported));
+        }
         Ok(Response::local(match plan {
             ImportPlan::Vectors(file) => vectors::import(&job.store(), job, &self.name, &file)?,
             ImportPlan::Table(path) => {
-                let columns = TableColumns { vectors: self.column.clone(), id: self.id.clone() };
-                let input = Input::new(path).stopped_by(job.cancel());
+                let (input, columns) = self.table(&path, job);
                 vectors::import_table(&job.store(), job, &self.name, &input, &columns)?
             }
         }))

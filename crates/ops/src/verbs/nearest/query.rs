@@ -19,7 +19,10 @@ use super::{
     queries::{LINES_ON_NODES, Queries, for_elements},
 };
 #[cfg(feature = "nodes")]
-use crate::nearest::{IndexOnNodes, SearchedOnNodes, VectorsOnNodes, search_lists_on_nodes, search_on_nodes};
+use crate::nearest::{
+    ColumnsOfAnswer, IndexOnNodes, SearchForm, SearchedOnNodes, SelectedOnNodes, VectorsOnNodes,
+    search_lists_on_nodes, search_on_nodes, select_on_nodes,
+};
 use crate::{
     error::{Error, Result},
     operation::{Attachments, NormalForm, Operation, Plan, RequestContext, RowOutput, StoreUse},
@@ -230,6 +233,8 @@ pub(super) fn answer(
 #[derive(Debug)]
 pub struct QueryPlan {
     queries: Queries,
+    /// True if nodes answer with columns of the vectors. Queries over columns need the scratch space of a store.
+    needs_store: bool,
     #[cfg(feature = "nodes")]
     on_nodes: Option<VectorsOnNodes>,
 }
@@ -242,16 +247,17 @@ impl Plan for QueryPlan {
         }
         None
     }
+
+    fn needs_store(&self) -> bool {
+        self.needs_store
+    }
 }
 
 impl SearchVectors {
     /// Refuses options that nodes do not support.
     fn check_on_nodes(&self) -> Result<()> {
-        let columns = "vectors on nodes have no columns";
         let single = "nodes read each list once for all queries that probe it, the strategy `batch`";
         let options = [
-            ("where", self.predicate.is_some(), columns),
-            ("select", !self.select.is_empty(), columns),
             ("strategy", self.strategy == Some(Strategy::Single), single),
             ("lines", self.lines, LINES_ON_NODES),
         ];
@@ -271,14 +277,23 @@ impl SearchVectors {
         &self,
         vectors: &VectorsOnNodes,
         execution: &Execution,
+        selection: Option<&SelectedOnNodes>,
     ) -> Result<Option<(IndexOnNodes, Approximate)>> {
-        let Some(approximate) = self.approximate() else { return Ok(None) };
-        match IndexOnNodes::find(vectors, execution)? {
-            None if approximate.probes.is_some() => {
-                Err(vectors::Error::NoIndex { name: self.dataset.clone() }.into())
-            }
-            index => Ok(index.map(|index| (index, approximate))),
-        }
+        let open = || IndexOnNodes::find(vectors, execution);
+        self.approximate_in(open, selection.map(|selection| &selection.rows))
+    }
+
+    /// Returns the vectors on nodes that satisfy the predicate, or `None` if the request has no predicate.
+    #[cfg(feature = "nodes")]
+    fn selection_on_nodes(
+        &self,
+        vectors: &VectorsOnNodes,
+        context: &RequestContext<'_>,
+        execution: &Execution,
+    ) -> Result<Option<SelectedOnNodes>> {
+        let Some(predicate) = &self.predicate else { return Ok(None) };
+        let rows = select_on_nodes(vectors, context.stored(execution)?, predicate)?;
+        SelectedOnNodes::new(execution.budget(), rows).map(Some)
     }
 
     /// Finds the neighbours of the queries among vectors on nodes.
@@ -295,17 +310,31 @@ impl SearchVectors {
         let options = self.options();
         // The options are checked before the output file is created.
         vectors::check_search(&vectors.info, &queries, &options)?;
-        let index = self.index_on_nodes(vectors, execution)?;
+        let selection = self.selection_on_nodes(vectors, context, execution)?;
+        let mut columns = match vectors.answers_have_columns(&self.select) {
+            true => Some(ColumnsOfAnswer::open(vectors, context.stored(execution)?, &self.select)?),
+            false => None,
+        };
+        let index = self.index_on_nodes(vectors, execution, selection.as_ref())?;
         let receiver = attachments.rows.take().filter(|_| context.output.is_none());
-        let mut rows = RowOutput::begin(context.output, receiver, &vectors::schema(), execution)?;
-        let mut each = |batch| rows.batch(batch).map_err(|error| vectors::Error::Rows(error.into()));
+        let schema = columns.as_ref().map_or_else(vectors::schema, |columns| columns.schema().clone());
+        let mut rows = RowOutput::begin(context.output, receiver, &schema, execution)?;
+        let form = SearchForm { selection: selection.as_ref(), asks_nodes: columns.is_some() };
+        let mut each = |batch: RecordBatch| {
+            let given = match &mut columns {
+                Some(columns) => columns.add(batch, &mut |batch| rows.batch(batch)),
+                None => rows.batch(batch),
+            };
+            given.map_err(|error| vectors::Error::Rows(error.into()))
+        };
         let (found, gathered) = match &index {
             Some((index, approximate)) => {
-                let options = (&options, approximate);
+                let options = (&options, &form, approximate);
                 search_lists_on_nodes(vectors, index, execution, &queries, options, &mut each)?
             }
-            None => search_on_nodes(vectors, execution, &queries, &options, &mut each)?,
+            None => search_on_nodes(vectors, execution, &queries, (&options, &form), &mut each)?,
         };
+        columns.iter_mut().try_for_each(|columns| columns.finish(&mut |batch| rows.batch(batch)))?;
         rows.finish()?;
         Ok(Response::on_nodes(Found::OnNodes(found), &vectors.on, gathered))
     }
@@ -333,8 +362,15 @@ impl Operation for SearchVectors {
             crate::Target::Nodes(on) => Some(VectorsOnNodes::find(on, &self.dataset)?),
             crate::Target::Local => None,
         };
+        #[cfg(feature = "nodes")]
+        let needs_store = on_nodes
+            .as_ref()
+            .is_some_and(|vectors| self.predicate.is_some() || vectors.answers_have_columns(&self.select));
+        #[cfg(not(feature = "nodes"))]
+        let needs_store = false;
         Ok(QueryPlan {
             queries,
+            needs_store,
             #[cfg(feature = "nodes")]
             on_nodes,
         })

@@ -30,6 +30,6 @@ pub use self::{
     centroids::{SpreadIndex, SpreadIndexInfo, SpreadIndexKind},
     probe::Prober,
     sample::{SamplePlan, plan_sample, sample_of_shard},
-    search::{ListRequest, search_lists},
+    search::{ListRequest, ListSelection, search_lists},
     train::train_lists,
 };

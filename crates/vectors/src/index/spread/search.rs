@@ -4,6 +4,8 @@
 //!   (list, query), sorted ─► each shard: directory ─► its part of each probed list, once ─► a heap for each query
 //! ```
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use arrow_array::RecordBatch;
 use inshore_store::{Buffer, CheckedFile, Job};
 
@@ -19,6 +21,7 @@ use crate::{
         no_index_of,
         ranges::Ranges,
     },
+    row_set::has_bit,
     search::{send_tops, shard_tops},
     tiles::Instructions,
 };
@@ -36,6 +39,30 @@ pub struct ListRequest<'a> {
     pub lists: &'a [Vec<u32>],
     /// The number of lists of the index.
     pub lists_count: u64,
+    /// The selected vectors. `None` selects all vectors.
+    pub selection: Option<&'a ListSelection<'a>>,
+}
+
+/// The selected vectors of a search in lists.
+#[derive(Debug)]
+pub struct ListSelection<'a> {
+    /// The bitmap of the selected vectors of all shards ([`crate::RowSet::to_bytes`]). Vectors are identified by their
+    /// ids.
+    bytes: &'a [u8],
+    /// For each query the number of selected vectors in its probed lists.
+    met: Vec<AtomicU64>,
+}
+
+impl<'a> ListSelection<'a> {
+    /// Begins a search among the vectors of a bitmap. The memory is 8 bytes for each query.
+    pub fn new(bytes: &'a [u8], queries: usize) -> ListSelection<'a> {
+        ListSelection { bytes, met: (0..queries).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// Returns for each query the number of selected vectors in its probed lists.
+    pub fn met(&self) -> Vec<u64> {
+        self.met.iter().map(|met| met.load(Ordering::Relaxed)).collect()
+    }
 }
 
 /// The counts of a search in lists. The first count is the number of lists that were read. The second is the number of
@@ -107,7 +134,7 @@ fn search<T: Clustered>(
 
 /// Checks the values of a request, which a client may have sent to this node.
 fn check_request(request: &ListRequest<'_>) -> Result<()> {
-    let ListRequest { layout, search, queries, lists, lists_count } = *request;
+    let ListRequest { layout, search, queries, lists, lists_count, .. } = *request;
     search.check()?;
     search.metric.check(layout.element)?;
     let bad = |option, found: String, expected: String| Err(Error::BadOption { option, found, expected });
@@ -200,7 +227,21 @@ impl<T: Clustered> Shared<'_, T> {
             let vectors = list_of::<T>((file.name(), list), bytes, count, (row_bytes, entry_bytes), rows)?;
             let queries =
                 Members { packed: self.packed, members: self.wanted.queries(place), heaps: self.heaps };
-            comparer.compare(self.space, vectors.rows, |row| first_id + vectors.row(row), &queries);
+            let id_of = |row: usize| first_id + vectors.row(row);
+            let Some(selection) = self.request.selection else {
+                comparer.compare(self.space, vectors.rows, id_of, &queries);
+                return Ok(());
+            };
+            let selected_id = |row: usize| Some(id_of(row)).filter(|&id| has_bit(selection.bytes, id));
+            let selected = (0..count).filter(|&row| selected_id(row).is_some()).count() as u64;
+            for &query in queries.members {
+                if let Some(met) = selection.met.get(query as usize) {
+                    met.fetch_add(selected, Ordering::Relaxed);
+                }
+            }
+            if selected > 0 {
+                comparer.compare_some(self.space, vectors.rows, selected_id, &queries);
+            }
             Ok(())
         })?;
         let pairs =
