@@ -1,5 +1,5 @@
-//! Prints the times of a simulated job of 10,000 map and 10,000 merge partitions on 1,000 nodes: of the plan with the start of
-//! the job, and of all events of the scheduler without faults.
+//! Prints the times of a simulated job of 10,000 map and 10,000 merge partitions on 1,000 nodes: of the plan with the
+//! start of the job, and of all events of the scheduler without faults.
 //!
 //! ```text
 //!   cargo run --release -p inshore-stages --example scale
@@ -10,7 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use inshore_stages::{Action, Event, NodeId, Options, Partitioning, Plan, Scheduler, Stage, StageInput, StageOutput};
+use inshore_stages::{
+    Action, Event, NodeId, Options, Partitioning, Plan, Scheduler, Stage, StageInput, StageOutput,
+};
 
 const NODES: u32 = 1_000;
 const PARTITIONS: u32 = 10_000;

@@ -22,7 +22,8 @@ pub enum Error {
     /// No remaining node holds a replica of some input partitions, and their outputs are needed.
     #[error(
         "input lost: no remaining node holds a replica of {count} partitions, among them {}; lost nodes: {}",
-        list(partitions), list(nodes)
+        list(partitions),
+        list(nodes)
     )]
     InputLost {
         /// The first lost partitions, at most [`NAMED`].
@@ -59,7 +60,9 @@ pub enum Error {
         nodes: Vec<(NodeId, String)>,
     },
     /// A node can never give the memory that the attempts of a stage need.
-    #[error("{node} lacks memory: the job needs {needed_bytes} bytes there, and the limit is {limit_bytes} bytes")]
+    #[error(
+        "{node} lacks memory: the job needs {needed_bytes} bytes there, and the limit is {limit_bytes} bytes"
+    )]
     Memory {
         /// The node.
         node: NodeId,

@@ -16,9 +16,9 @@ pub struct Output {
     pub node: NodeId,
     /// The size of all ranges, in bytes.
     pub bytes: u64,
-    /// The checksum of the output's directory of ranges. The directory holds offset, size and checksum of each range, so
-    /// a reader checks the directory by this number, and each range by the directory. The driver therefore holds 8 bytes
-    /// for each output instead of a checksum for each pair of producer and consumer.
+    /// The checksum of the output's directory of ranges. The directory holds offset, size and checksum of each range,
+    /// so a reader checks the directory by this number, and each range by the directory. The driver therefore holds 8
+    /// bytes for each output instead of a checksum for each pair of producer and consumer.
     pub checksum: u64,
 }
 
@@ -49,8 +49,8 @@ pub enum FetchFailure {
 /// An event of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A node is available: it is new, or it has returned empty after a loss. From here on the driver drops the messages of
-    /// earlier connections to this node.
+    /// A node is available: it is new, or it has returned empty after a loss. From here on the driver drops the
+    /// messages of earlier connections to this node.
     Joined {
         /// The node.
         node: NodeId,
@@ -115,8 +115,8 @@ pub enum Event {
         /// The reason, for the user.
         why: String,
     },
-    /// An attempt cannot fetch ranges of some producers. A merge attempt has fetched all other ranges, keeps them on its
-    /// scratch, has freed its slot, and waits for [`Action::Resume`].
+    /// An attempt cannot fetch ranges of some producers. A merge attempt has fetched all other ranges, keeps them on
+    /// its scratch, has freed its slot, and waits for [`Action::Resume`].
     FetchFailed {
         /// The attempt.
         token: AttemptToken,
@@ -154,8 +154,8 @@ pub enum Work {
 
 /// An action that the scheduler requests from its driver.
 ///
-/// A driver sends the actions for a node to it in their order, over a connection that lasts until the node is lost. If the
-/// connection breaks, the driver reports [`Event::Lost`]; it does not lose single messages.
+/// A driver sends the actions for a node to it in their order, over a connection that lasts until the node is lost. If
+/// the connection breaks, the driver reports [`Event::Lost`]; it does not lose single messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Reserve memory on a node, which replies with [`Event::Reserved`] or [`Event::Refused`].
@@ -208,9 +208,9 @@ pub enum Action {
         /// The node.
         node: NodeId,
     },
-    /// End the job on a node: end its attempts, return its memory, and delete its scratch except for the kept outputs. The
-    /// scheduler sends this to all nodes at the end, to a drained node, and to a node that it takes for lost, in case the
-    /// node can be reached.
+    /// End the job on a node: end its attempts, return its memory, and delete its scratch except for the kept outputs.
+    /// The scheduler sends this to all nodes at the end, to a drained node, and to a node that it takes for lost, in
+    /// case the node can be reached.
     Release {
         /// The node.
         node: NodeId,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 /// The limits of a job.
 ///
-/// The constants of the defaults come from the operations on nodes (`inshore-nodes`), except where a field names another
-/// source. None was measured on a cluster.
+/// The constants of the defaults come from the operations on nodes (`inshore-nodes`), except where a field names
+/// another source. None was measured on a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The time from the start after which the job fails with [`Error::Deadline`](crate::Error). Default: one day.
@@ -14,13 +14,13 @@ pub struct Options {
     /// the scheduler takes a silent node for lost. A shorter lease finds losses earlier, and loses nodes that pause.
     /// Leases are renewed three times as often. Default: 15 seconds.
     pub lease: Duration,
-    /// The number of failures of a partition that end the job. Lost and cancelled attempts are not failures. Default: 4,
-    /// as for Spark's tasks.
+    /// The number of failures of a partition that end the job. Lost and cancelled attempts are not failures. Default:
+    /// 4, as for Spark's tasks.
     pub max_failures: u32,
     /// The number of losses after which a node that joins again is ignored. Default: 3.
     pub max_losses: u32,
-    /// The number of connections of a node in an exchange: half of them to fetch, half to serve. Nodes use at most half as
-    /// many slots. More connections hide latency and cost buffers on both sides. Default: 64.
+    /// The number of connections of a node in an exchange: half of them to fetch, half to serve. Nodes use at most half
+    /// as many slots. More connections hide latency and cost buffers on both sides. Default: 64.
     pub max_connections: u32,
     /// The time after which an attempt may get a second attempt while no attempt of its stage has finished. Later the
     /// mean time of the stage's finished attempts counts. Default: 15 seconds.

@@ -92,9 +92,9 @@ impl Plan {
     ///
     /// # Errors
     /// Returns [`Error::InvalidPlan`] if there is no stage; if a stage but the last one has no exchange or the last one
-    /// has one; if a stage has no partition or a map partition has no replica; if a producer is not an earlier stage, is
-    /// named twice, or is read by no stage; if the producers of a stage have different numbers of ranges; or if splitters
-    /// do not ascend.
+    /// has one; if a stage has no partition or a map partition has no replica; if a producer is not an earlier stage,
+    /// is named twice, or is read by no stage; if the producers of a stage have different numbers of ranges; or if
+    /// splitters do not ascend.
     pub fn new(stages: Vec<Stage>) -> Result<Plan> {
         let mut partitions = Vec::with_capacity(stages.len());
         for (number, stage) in stages.iter().enumerate() {
@@ -182,7 +182,9 @@ fn check_output(stage: &Stage, is_last: bool) -> std::result::Result<(), String>
     match (&stage.output, is_last) {
         (StageOutput::Result, true) => Ok(()),
         (StageOutput::Result, false) => Err("only the last stage makes the result".to_string()),
-        (StageOutput::Exchange(_), true) => Err("the last stage makes the result, not an exchange".to_string()),
+        (StageOutput::Exchange(_), true) => {
+            Err("the last stage makes the result, not an exchange".to_string())
+        }
         (StageOutput::Exchange(Partitioning::Hash { partitions: 0 }), false) => {
             Err("its exchange has no range".to_string())
         }

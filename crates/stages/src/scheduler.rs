@@ -21,7 +21,9 @@ use std::{
     time::Duration,
 };
 
-use self::state::{Attempt, AttemptState, Kind, Missing, Node, NodeState, Partition, Phase, StageState, Strike};
+use self::state::{
+    Attempt, AttemptState, Kind, Missing, Node, NodeState, Partition, Phase, StageState, Strike,
+};
 use crate::{
     events::{Action, Event, FailureKind, Output},
     ids::{AttemptToken, NodeId, PartitionId},
@@ -55,9 +57,9 @@ pub struct Counters {
 /// The state machine of a job.
 ///
 /// The state takes about 100 bytes for each partition, 60 bytes for each attempt, 300 bytes for each node and 40 bytes
-/// for each replica. No part of the state has an entry for each pair of partitions. An event costs O(log n) for n partitions,
-/// attempts and nodes, except for an event that loses, drains or slows a node: such an event costs O(n). After an event that
-/// makes work available, each node that waits for work is tried.
+/// for each replica. No part of the state has an entry for each pair of partitions. An event costs O(log n) for n
+/// partitions, attempts and nodes, except for an event that loses, drains or slows a node: such an event costs O(n).
+/// After an event that makes work available, each node that waits for work is tried.
 ///
 /// The example runs a plan of one map partition and one merge partition on one node. A driver would send the actions to
 /// nodes, and pass their replies to [`Scheduler::on`]:
@@ -198,8 +200,8 @@ impl Scheduler {
     /// and the present version. A partition may be listed twice; a partition without an output is not listed. Version 0
     /// precedes all changes.
     ///
-    /// The driver sends each node the outputs of the producers before it sends the node an attempt, and remembers the version
-    /// sent. A merge of n partitions on m nodes thus sends n × m entries and not n × n.
+    /// The driver sends each node the outputs of the producers before it sends the node an attempt, and remembers the
+    /// version sent. A merge of n partitions on m nodes thus sends n × m entries and not n × n.
     pub fn outputs_since(&self, stage: u32, version: usize) -> (impl Iterator<Item = Output> + '_, usize) {
         let changes = &self.stages[stage as usize].changes;
         let outputs = changes[version.min(changes.len())..].iter().filter_map(move |&partition| {
@@ -244,11 +246,23 @@ impl Scheduler {
         self.nodes.get(&node).is_some_and(|node| !node.is_lost())
     }
 
-    /// Returns true if outputs of a stage are needed: the stage makes the result, or a partition of a consumer has no
-    /// output.
+    /// Returns true if outputs of a stage are needed: the stage makes the result, or a consumer has attempts, or a needed
+    /// consumer lacks outputs.
     fn is_needed(&self, stage: u32) -> bool {
         let consumers = &self.stages[stage as usize].consumers;
-        consumers.is_empty() || consumers.iter().any(|&stage| self.stages[stage as usize].missing > 0)
+        let reads = |&consumer: &u32| {
+            let state = &self.stages[consumer as usize];
+            state.live > 0 || state.missing > 0 && self.is_needed(consumer)
+        };
+        consumers.is_empty() || consumers.iter().any(reads)
+    }
+
+    /// Returns true if the job cannot end without the outputs of a stage: the stage makes the result, or such a consumer
+    /// lacks outputs. Attempts of other consumers replace outputs that can still be read.
+    fn is_required(&self, stage: u32) -> bool {
+        let consumers = &self.stages[stage as usize].consumers;
+        let lacks = |&consumer: &u32| self.stages[consumer as usize].missing > 0 && self.is_required(consumer);
+        consumers.is_empty() || consumers.iter().any(lacks)
     }
 
     /// Returns true if each partition of a stage's producers has an output.
@@ -263,7 +277,9 @@ impl Scheduler {
             | Event::Reserved { node, .. }
             | Event::Refused { node, .. }
             | Event::LeaseRenewed { node } => Some(*node),
-            Event::Finished { token, .. } | Event::Failed { token, .. } | Event::FetchFailed { token, .. } => {
+            Event::Finished { token, .. }
+            | Event::Failed { token, .. }
+            | Event::FetchFailed { token, .. } => {
                 self.attempts.get(token.0 as usize).map(|attempt| attempt.node)
             }
             _ => None,
@@ -291,6 +307,7 @@ fn stage_states(plan: &Plan) -> Vec<StageState> {
             consumers: Vec::new(),
             partitions: vec![Partition::default(); count as usize],
             missing: count,
+            live: 0,
             queue: (0..count).collect(),
             moving: BTreeSet::new(),
             changes: Vec::new(),

@@ -1,4 +1,5 @@
-//! Tests the memory of the driver's state, in a process of its own: an allocator counts what all code of the process holds.
+//! Tests the memory of the driver's state, in a process of its own: an allocator counts what all code of the process
+//! holds.
 
 #[path = "stages/simulation/settings.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]

@@ -12,8 +12,8 @@ use crate::{
     plan::StageInput,
 };
 
-/// The number of candidates that a pull looks at before it gives up, for each kind of work. Nodes and partitions that do not
-/// match are rare, so a bound keeps the cost of a pull without harm.
+/// The number of attempts that a pull considers for a second attempt, the oldest first. The bound limits the cost of a
+/// pull in vain. The later attempts are the younger ones, so they are less late.
 const CANDIDATES: usize = 64;
 
 impl Scheduler {
@@ -101,7 +101,7 @@ impl Scheduler {
     /// Returns a partition whose output must move, and the way to do it for this node.
     fn next_moving(&self, id: NodeId) -> Option<(PartitionId, Kind)> {
         self.open_stages().find_map(|stage| {
-            let moving = self.stages[stage as usize].moving.iter().take(CANDIDATES);
+            let moving = self.stages[stage as usize].moving.iter();
             moving.map(|&partition| PartitionId { stage, partition }).find_map(|partition| {
                 if self.avoids(partition, id) {
                     return None;
@@ -156,8 +156,8 @@ impl Scheduler {
         partitions.find(|&partition| !self.avoids(partition, id))
     }
 
-    /// Returns the oldest attempt that runs alone and for longer than the finished attempts of its stage on average, as a
-    /// second attempt for a node.
+    /// Returns the oldest attempt that runs alone and for longer than the finished attempts of its stage on average, as
+    /// a second attempt for a node.
     fn next_second(&self, id: NodeId) -> Option<(PartitionId, Kind)> {
         self.single.iter().take(CANDIDATES).find_map(|&token| {
             let &Attempt { partition, node, started, kind, .. } = self.attempt(token);
@@ -247,6 +247,7 @@ impl Scheduler {
         let live = &mut self.partition_mut(partition).live;
         let place = live.iter().position(Option::is_none).expect("a partition has at most two attempts");
         live[place] = Some(token);
+        self.stages[partition.stage as usize].live += 1;
         self.node_mut(id).live.insert(token);
         self.settle(partition);
         self.actions.push(Action::Start { token, node: id, partition, work });

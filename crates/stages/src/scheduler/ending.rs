@@ -10,8 +10,8 @@ use crate::{
 };
 
 impl Scheduler {
-    /// Carries out what follows from an event: finds losses, opens levels, finishes the job, and gives work to the nodes
-    /// that wait for it.
+    /// Carries out what follows from an event: finds losses, opens levels, finishes the job, and gives work to the
+    /// nodes that wait for it.
     pub(super) fn advance(&mut self) {
         if self.phase == Phase::Ended {
             return;
@@ -67,10 +67,10 @@ impl Scheduler {
         }
     }
 
-    /// Lists the needed map partitions that have no output, no attempt and no readable replica.
+    /// Lists the required map partitions that have no output, no attempt and no readable replica.
     fn lost_inputs(&self) -> impl Iterator<Item = PartitionId> + '_ {
         let stages = (0..self.stages.len() as u32)
-            .filter(|&stage| self.plan.producers(stage).is_empty() && self.is_needed(stage));
+            .filter(|&stage| self.plan.producers(stage).is_empty() && self.is_required(stage));
         let queued = stages.flat_map(|stage| {
             self.stages[stage as usize].queue.iter().map(move |&partition| PartitionId { stage, partition })
         });
@@ -114,7 +114,8 @@ impl Scheduler {
     /// Ends the job on all nodes.
     fn release_all(&mut self, result: &[Output]) {
         self.phase = Phase::Ended;
-        let mut kept: std::collections::BTreeMap<NodeId, Vec<AttemptToken>> = std::collections::BTreeMap::new();
+        let mut kept: std::collections::BTreeMap<NodeId, Vec<AttemptToken>> =
+            std::collections::BTreeMap::new();
         result.iter().for_each(|output| kept.entry(output.node).or_default().push(output.token));
         for &node in self.nodes.iter().filter(|(_, node)| !node.is_lost()).map(|(node, _)| node) {
             let kept = kept.remove(&node).unwrap_or_default();

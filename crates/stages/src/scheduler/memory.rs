@@ -1,10 +1,10 @@
 //! Reserves the memory of a level's stages on all nodes or on none.
 //!
-//! The nodes are asked one after the other in the order of their numbers. If one of them refuses, all memory is returned, and
-//! the job tries again later. Two jobs therefore never hold half of the nodes each: the job that gets the first
-//! node gets the others, too. A level that needs more memory than the level before returns all memory first, for the
-//! same reason. The memory of a level covers the stages of all levels below, since their lost partitions are computed
-//! again.
+//! The nodes are asked one after the other in the order of their numbers. If one of them refuses, all memory is
+//! returned, and the job tries again later. Two jobs therefore never hold half of the nodes each: the job that gets the
+//! first node gets the others, too. A level that needs more memory than the level before returns all memory first, for
+//! the same reason. The memory of a level covers the stages of all levels below, since their lost partitions are
+//! computed again.
 
 use super::{
     Action, Phase, Scheduler,
@@ -24,7 +24,8 @@ impl Scheduler {
         if self.phase == Phase::Open && needed <= self.slot_memory {
             return;
         }
-        let live: Vec<AttemptToken> = self.nodes.values().flat_map(|node| node.live.iter().copied()).collect();
+        let live: Vec<AttemptToken> =
+            self.nodes.values().flat_map(|node| node.live.iter().copied()).collect();
         for token in live {
             let partition = self.attempt(token).partition;
             self.cancel(token);
@@ -57,7 +58,12 @@ impl Scheduler {
             }
             None => {
                 (self.phase, self.is_work_new) = (Phase::Open, true);
-                self.nodes.keys().copied().collect::<Vec<_>>().into_iter().for_each(|id| self.reserve_late(id));
+                self.nodes
+                    .keys()
+                    .copied()
+                    .collect::<Vec<_>>()
+                    .into_iter()
+                    .for_each(|id| self.reserve_late(id));
             }
         }
     }
@@ -92,8 +98,8 @@ impl Scheduler {
         }
     }
 
-    /// Handles a refused reservation: the job holds no memory until it tries again. A node that joined late is asked again by
-    /// itself.
+    /// Handles a refused reservation: the job holds no memory until it tries again. A node that joined late is asked
+    /// again by itself.
     pub(super) fn refused(&mut self, id: NodeId, limit_bytes: u64) {
         if !self.is_asked(id) {
             return;

@@ -6,9 +6,7 @@ use super::{
     Action, AttemptState, NodeState, Phase, Scheduler,
     state::{Memory, Node},
 };
-use crate::{
-    ids::{AttemptToken, NodeId, PartitionId},
-};
+use crate::ids::{AttemptToken, NodeId, PartitionId};
 
 /// The share of nodes that may count as slow: one of this number, at least one. If more nodes are slow, then something
 /// that they share is slow, and to compute their outputs again would not help.

@@ -14,7 +14,8 @@ const STRIKES: u32 = 3;
 impl Scheduler {
     /// Takes the output of an attempt, and cancels the other attempt of its partition.
     pub(super) fn finished(&mut self, token: AttemptToken, bytes: u64, checksum: u64) {
-        let Some(&Attempt { partition, node, state, started, .. }) = self.attempts.get(token.0 as usize) else {
+        let Some(&Attempt { partition, node, state, started, .. }) = self.attempts.get(token.0 as usize)
+        else {
             return;
         };
         if state == AttemptState::Over && self.is_readable(node) {
@@ -55,7 +56,8 @@ impl Scheduler {
         }
     }
 
-    /// Ends a failed attempt. Its partition gets another one, on another node if possible, unless it has failed too often.
+    /// Ends a failed attempt. Its partition gets another one, on another node if possible, unless it has failed too
+    /// often.
     fn retry(&mut self, token: AttemptToken, why: String) {
         let &Attempt { partition, node, .. } = self.attempt(token);
         self.counters.failed += 1;
@@ -74,7 +76,12 @@ impl Scheduler {
     }
 
     /// Handles a failed fetch: a merge attempt waits, any other attempt is retried.
-    pub(super) fn fetch_failed(&mut self, token: AttemptToken, outputs: &[AttemptToken], cause: FetchFailure) {
+    pub(super) fn fetch_failed(
+        &mut self,
+        token: AttemptToken,
+        outputs: &[AttemptToken],
+        cause: FetchFailure,
+    ) {
         let Some((partition, node)) = self.live(token) else { return };
         let own = self.attempt(token);
         let ranges = self.ranges(partition, outputs);
@@ -113,7 +120,8 @@ impl Scheduler {
     /// Returns the partitions of those outputs that the producers of a partition made.
     fn ranges(&self, partition: PartitionId, outputs: &[AttemptToken]) -> Vec<(PartitionId, AttemptToken)> {
         let producers = self.plan.producers(partition.stage);
-        let known = outputs.iter().filter_map(|&output| Some((output, self.attempts.get(output.0 as usize)?)));
+        let known =
+            outputs.iter().filter_map(|&output| Some((output, self.attempts.get(output.0 as usize)?)));
         known
             .filter(|(_, attempt)| producers.contains(&attempt.partition.stage))
             .map(|(output, attempt)| (attempt.partition, output))
@@ -159,8 +167,8 @@ impl Scheduler {
         }
     }
 
-    /// Records a failed fetch between two nodes. After [`STRIKES`] of them, the node with more such counterparts counts as
-    /// cut off, and of two equal ones the node that serves.
+    /// Records a failed fetch between two nodes. After [`STRIKES`] of them, the node with more such counterparts counts
+    /// as cut off, and of two equal ones the node that serves.
     fn strike(&mut self, reader: NodeId, server: NodeId) {
         if !self.is_readable(reader) || !self.is_readable(server) {
             return;
@@ -205,17 +213,19 @@ impl Scheduler {
         let live = &mut self.partition_mut(partition).live;
         live.iter_mut().for_each(|place| *place = place.filter(|&live| live != token));
         live.sort_by_key(|place| (place.is_none(), *place));
+        self.stages[partition.stage as usize].live -= 1;
         let node = self.node_mut(node);
         node.live.remove(&token);
         node.waiting.remove(&token);
     }
 
-    /// Puts a partition into the queues where it belongs, after its attempts, its output or the state of a node changed.
+    /// Puts a partition into the queues where it belongs, after its attempts, its output or the state of a node
+    /// changed.
     pub(super) fn settle(&mut self, id: PartitionId) {
         let partition = self.partition(id);
         let (live, is_missing) = (partition.live, partition.output.is_none());
         let is_idle = live == [None, None];
-        let moves = is_idle && self.must_move(id);
+        let moves = is_idle && self.is_misplaced(id);
         let stage = &mut self.stages[id.stage as usize];
         let is_moved = set(&mut stage.moving, id.partition, moves);
         let is_queued = set(&mut stage.queue, id.partition, is_idle && is_missing);
@@ -239,21 +249,26 @@ impl Scheduler {
         }
     }
 
-    /// Returns true if the output of a partition must be replaced: its node is draining, or consumers wait for ranges of
-    /// its node and the input can be read elsewhere.
+    /// Returns true if the output of a partition is on a draining node, or on a slow one where consumers read it.
+    fn is_misplaced(&self, id: PartitionId) -> bool {
+        let Some(output) = self.partition(id).output else { return false };
+        let has_consumers = !self.stages[id.stage as usize].consumers.is_empty();
+        match self.nodes[&self.attempt(output).node].state {
+            NodeState::Draining => true,
+            NodeState::Slow => has_consumers,
+            NodeState::Usable | NodeState::Full | NodeState::Lost => false,
+        }
+    }
+
+    /// Returns true if the output of a partition is misplaced and another attempt can replace it at present.
     pub(super) fn must_move(&self, id: PartitionId) -> bool {
         let Some(output) = self.partition(id).output else { return false };
         let node = self.attempt(output).node;
-        let has_consumers = !self.stages[id.stage as usize].consumers.is_empty();
         let has_input = match self.plan.replicas(id) {
             [] => self.is_ready(id.stage),
             _ => self.replica(id, Some(node)).is_some(),
         };
-        match self.nodes[&node].state {
-            NodeState::Draining => true,
-            NodeState::Slow => has_consumers && has_input,
-            NodeState::Usable | NodeState::Full | NodeState::Lost => false,
-        }
+        self.is_misplaced(id) && (has_input || self.is_state(node, NodeState::Draining))
     }
 }
 

@@ -2,9 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use crate::{
-    ids::{AttemptToken, NodeId, PartitionId},
-};
+use crate::ids::{AttemptToken, NodeId, PartitionId};
 
 /// The state of a stage.
 #[derive(Debug)]
@@ -15,6 +13,8 @@ pub(super) struct StageState {
     pub partitions: Vec<Partition>,
     /// The number of partitions without an output.
     pub missing: u32,
+    /// The number of attempts that run or wait.
+    pub live: u32,
     /// The partitions that have neither an output nor an attempt.
     pub queue: BTreeSet<u32>,
     /// The partitions that have an output on a slow or draining node, and no attempt.

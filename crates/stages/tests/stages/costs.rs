@@ -59,8 +59,7 @@ fn a_hundred_nodes_of_which_five_are_lost_at_random_finish_right() {
         for lost in 0..5 {
             let node = lost * 20 + dice.below(20) as u32;
             let kind = [FaultKind::Dies, FaultKind::DiesSilently][dice.below(2) as usize];
-            settings =
-                settings.with_fault(node, kind, dice.below(2) as u32, 1 + dice.below(390) as u32);
+            settings = settings.with_fault(node, kind, dice.below(2) as u32, 1 + dice.below(390) as u32);
         }
         let outcome = run(&settings);
         assert_eq!(outcome.result.expect("five of a hundred nodes are lost").len(), 400);

@@ -45,16 +45,45 @@ fn a_thousand_jobs_with_faults_in_each_stage_end_once_and_right_or_with_a_named_
     println!("{outcomes:?} {total:?}");
     assert!(outcomes["result"] >= 500 && outcomes.len() == 5, "{outcomes:?}");
     let Counters { second, remote, copies, lost, lost_outputs, waits, failed, .. } = total;
-    assert!([second, remote, copies, lost, lost_outputs, waits, failed].iter().all(|&count| count >= 100), "{total:?}");
-    let expected: BTreeSet<(FaultKind, u32)> = FAULTS.iter().flat_map(|&kind| [(kind, 0), (kind, 1)]).collect();
+    assert!(
+        [second, remote, copies, lost, lost_outputs, waits, failed].iter().all(|&count| count >= 100),
+        "{total:?}"
+    );
+    let expected: BTreeSet<(FaultKind, u32)> =
+        FAULTS.iter().flat_map(|&kind| [(kind, 0), (kind, 1)]).collect();
     assert_eq!(faults, expected, "each fault occurred in maps and in merges");
 }
 
 #[test]
 fn debug_seed() {
-    if let Ok(seed) = std::env::var("TRACE") {
-        let settings = Settings::random(seed.parse().unwrap());
-        println!("{settings:?}");
-        println!("{:?}", run(&settings).result);
+    let go = |seed: u64| {
+        std::panic::catch_unwind(|| {
+            let settings = Settings::random(seed);
+            let outcome = run(&settings);
+            if let Err(e @ Error::Deadline { .. }) = outcome.result
+                && settings.deadline_ms > 100_000
+            {
+                panic!("hang {e}");
+            }
+        })
+    };
+    let mut n = 0;
+    for seed in 0..3000 {
+        if let Err(e) = go(seed) {
+            println!("FAILED {seed}: {:?}", e.downcast_ref::<String>());
+            n += 1;
+            if n <= 6 {
+                crate::TRACING.with(|f| {
+                    *f.borrow_mut() =
+                        Some(std::fs::File::create(format!("/work/tmp/stages_trace_{seed}")).unwrap())
+                });
+                crate::TRACING.with(|f| {
+                    use std::io::Write;
+                    writeln!(f.borrow_mut().as_mut().unwrap(), "{:?}", Settings::random(seed)).unwrap()
+                });
+                let _ = go(seed);
+                crate::TRACING.with(|f| *f.borrow_mut() = None);
+            }
+        }
     }
 }

@@ -6,3 +6,4 @@ mod plans;
 mod reservations;
 mod rules;
 mod simulation;
+thread_local! { static TRACING: std::cell::RefCell<Option<std::fs::File>> = const { std::cell::RefCell::new(None) }; }

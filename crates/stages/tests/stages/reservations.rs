@@ -19,8 +19,11 @@ fn plan(nodes: u32, map_bytes: u64, merge_bytes: u64) -> Plan {
         output: StageOutput::Exchange(Partitioning::Hash { partitions: 3 }),
         memory_bytes: map_bytes,
     };
-    let merge =
-        Stage { input: StageInput::Exchange(vec![0]), output: StageOutput::Result, memory_bytes: merge_bytes };
+    let merge = Stage {
+        input: StageInput::Exchange(vec![0]),
+        output: StageOutput::Result,
+        memory_bytes: merge_bytes,
+    };
     Plan::new(vec![map, merge]).unwrap()
 }
 
@@ -106,8 +109,8 @@ fn a_level_that_needs_more_memory_returns_all_memory_first() {
     assert_eq!(log, [reserve(0, 10), reserve(1, 10), first, second, reserve(0, 30), reserve(1, 30)]);
 }
 
-/// Runs two jobs on the same nodes, whose memory suffices for one of them. Messages arrive in a random order, except that the
-/// order is kept between a job and a node.
+/// Runs two jobs on the same nodes, whose memory suffices for one of them. Messages arrive in a random order, except
+/// that the order is kept between a job and a node.
 fn run_two_jobs(seed: u64) {
     let mut dice = Dice::new(seed);
     let count = 2 + dice.below(6) as u32;
@@ -134,7 +137,9 @@ fn run_two_jobs(seed: u64) {
                     Action::Reserve { node, .. }
                     | Action::Unreserve { node }
                     | Action::Start { node, .. }
-                    | Action::Release { node, .. } => queues.entry((job, node)).or_default().push_back(action),
+                    | Action::Release { node, .. } => {
+                        queues.entry((job, node)).or_default().push_back(action)
+                    }
                     Action::Finish { .. } => ended[job] = true,
                     Action::Fail { error } => panic!("seed {seed}: job {job}: {error}"),
                     _ => {}

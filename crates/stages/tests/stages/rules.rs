@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use inshore_stages::{
-    Action, AttemptToken, Error, Event, FailureKind, FetchFailure, NodeId, Options, Output, PartitionId, Partitioning,
-    Plan, Scheduler, Stage, StageInput, StageOutput, Work,
+    Action, AttemptToken, Error, Event, FailureKind, FetchFailure, NodeId, Options, Output, PartitionId,
+    Partitioning, Plan, Scheduler, Stage, StageInput, StageOutput, Work,
 };
 
 /// An attempt that was started.
@@ -35,7 +35,8 @@ impl Job {
             output: StageOutput::Exchange(Partitioning::Hash { partitions: merges }),
             memory_bytes: 10,
         };
-        let merge = Stage { input: StageInput::Exchange(vec![0]), output: StageOutput::Result, memory_bytes: 10 };
+        let merge =
+            Stage { input: StageInput::Exchange(vec![0]), output: StageOutput::Result, memory_bytes: 10 };
         let ids: Vec<(NodeId, u32)> = (0..nodes).map(|node| (NodeId(node), slots)).collect();
         let (scheduler, _) = Scheduler::start(Plan::new(vec![map, merge]).unwrap(), options, &ids);
         let mut job = Job { scheduler, ms: 0 };
@@ -94,7 +95,9 @@ impl Job {
 
 fn started(actions: &[Action]) -> Option<Started> {
     actions.iter().find_map(|action| match *action {
-        Action::Start { token, node, partition, work } => Some(Started { token, node: node.0, partition, work }),
+        Action::Start { token, node, partition, work } => {
+            Some(Started { token, node: node.0, partition, work })
+        }
         _ => None,
     })
 }

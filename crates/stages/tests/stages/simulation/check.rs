@@ -7,7 +7,8 @@ use std::{
 
 use super::settings::FaultKind;
 use inshore_stages::{
-    Action, AttemptToken, Error, Event, FetchFailure, NodeId, Output, PartitionId, Plan, Scheduler, StageOutput, Work,
+    Action, AttemptToken, Error, Event, FetchFailure, NodeId, Output, PartitionId, Plan, Scheduler,
+    StageOutput, Work,
 };
 
 /// A node as the driver knows it.
@@ -132,7 +133,9 @@ impl Record {
             }
             Event::Lost { node } | Event::LeaseExpired { node } => self.lose(*node),
             Event::Asked { node } => self.nodes.get_mut(node).unwrap().asks += 1,
-            Event::Reserved { node, memory_bytes } => self.nodes.get_mut(node).unwrap().memory = *memory_bytes,
+            Event::Reserved { node, memory_bytes } => {
+                self.nodes.get_mut(node).unwrap().memory = *memory_bytes
+            }
             Event::Finished { token, .. } => {
                 let attempt = self.attempts.get_mut(token).unwrap();
                 attempt.is_finished = true;
@@ -316,7 +319,8 @@ impl Record {
 
     /// Checks that an error names what the faults of the job explain.
     fn fail(&self, error: &Error) {
-        let is_lost = |node: &NodeId| self.nodes.get(node).is_none_or(|node| node.is_lost);
+        // A node that was cut off and given up joins in vain.
+        let is_lost = |node: &NodeId| self.has_cut || self.nodes[node].is_lost;
         let is_faulty = |node: &NodeId| self.has_cut || self.faulty.contains(node);
         match error {
             Error::InputLost { partitions, count, nodes } => {

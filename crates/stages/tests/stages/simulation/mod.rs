@@ -1,8 +1,8 @@
 //! Drives the scheduler with a simulated driver, simulated nodes and a simulated clock.
 //!
-//! A node runs attempts, stores outputs, keeps leases and has faults. Messages between driver and node keep their order, and
-//! wait while the node is stopped or cut off. A node whose lease runs out resets its connection, so that no older message
-//! arrives. An attempt of a merge fetches from node after node, beginning after its own, and then merges.
+//! A node runs attempts, stores outputs, keeps leases and has faults. Messages between driver and node keep their
+//! order, and wait while the node is stopped or cut off. A node whose lease runs out resets its connection, so that no
+//! older message arrives. An attempt of a merge fetches from node after node, beginning after its own, and then merges.
 //!
 //! The record of `check.rs` compares each action with what the nodes did.
 
@@ -17,8 +17,8 @@ use std::{
 };
 
 use inshore_stages::{
-    Action, AttemptToken, Counters, Error, Event, FailureKind, FetchFailure, NodeId, Options, Output, PartitionId,
-    Plan, Scheduler, Work,
+    Action, AttemptToken, Counters, Error, Event, FailureKind, FetchFailure, NodeId, Options, Output,
+    PartitionId, Plan, Scheduler, Work,
 };
 
 use self::{
@@ -139,7 +139,8 @@ impl Simulation {
     pub fn new(settings: Settings) -> Simulation {
         let plan = settings.plan();
         let options = Options { deadline: Duration::from_millis(settings.deadline_ms), ..Options::default() };
-        let ids: Vec<(NodeId, u32)> = (0..settings.nodes).map(|node| (NodeId(node), settings.slots)).collect();
+        let ids: Vec<(NodeId, u32)> =
+            (0..settings.nodes).map(|node| (NodeId(node), settings.slots)).collect();
         let mut dice = Dice::new(settings.seed ^ 0xD1CE);
         let node = |dice: &mut Dice| SimulatedNode {
             usual_percent: 100 + dice.below(settings.spread_percent + 1),
@@ -250,7 +251,8 @@ impl Simulation {
         }
     }
 
-    /// Keeps something for later if the node is stopped, or cut off and `is_local` is false. Drops it if the node is dead.
+    /// Keeps something for later if the node is stopped, or cut off and `is_local` is false. Drops it if the node is
+    /// dead.
     fn holds(&mut self, id: NodeId, is_local: bool, what: Happening) -> bool {
         let node = self.nodes.get_mut(&id).unwrap();
         let is_held = self.now < node.stopped_to || !is_local && self.now < node.cut_to;
@@ -270,9 +272,18 @@ impl Simulation {
 
     fn tell(&mut self, event: Event) {
         self.record.event(&event);
-        let text = std::env::var("TRACE").is_ok().then(|| format!("{event:?}"));
+        let text = super::TRACING.with(|t| t.borrow().is_some()).then(|| format!("{event:?}"));
         let actions = self.scheduler.on(Duration::from_millis(self.now), event);
-        if let Some(t) = text.filter(|t| self.now<400_000 && (!actions.is_empty() || !(t.contains("Lease")||t.contains("Tick")))) { println!("{} {t} => {actions:?}", self.now); }
+        if let Some(t) = text.filter(|t| {
+            self.now < 1_000_000
+                && (!actions.iter().all(|a| matches!(a, Action::RenewLease { .. }))
+                    || !(t.contains("Lease") || t.contains("Tick")))
+        }) {
+            super::TRACING.with(|f| {
+                use std::io::Write;
+                writeln!(f.borrow_mut().as_mut().unwrap(), "{} {t} => {actions:?}", self.now).unwrap()
+            });
+        }
         assert!(self.outcome.is_none() || actions.is_empty(), "no action follows the end: {actions:?}");
         self.act(actions);
     }
@@ -338,11 +349,17 @@ impl Simulation {
             let changed: Vec<Output> = changed.collect();
             if !changed.is_empty() {
                 let own = Rc::make_mut(table);
-                changed.into_iter().for_each(|output| own[output.partition.partition as usize] = Some(output));
+                changed
+                    .into_iter()
+                    .for_each(|output| own[output.partition.partition as usize] = Some(output));
             }
             *version = latest;
         }
-        self.record.tables(node, token, producers.iter().map(|of| (*of, self.tables[of].1.clone())).collect());
+        self.record.tables(
+            node,
+            token,
+            producers.iter().map(|of| (*of, self.tables[of].1.clone())).collect(),
+        );
     }
 
     /// Carries out an action on a node.
@@ -386,7 +403,10 @@ impl Simulation {
                 node.running.clear();
                 (node.reserved, node.has_lease) = (0, false);
                 let stored: Vec<AttemptToken> = node.stored.keys().copied().collect();
-                stored.into_iter().filter(|token| !kept.contains(token)).for_each(|token| self.delete(id, token));
+                stored
+                    .into_iter()
+                    .filter(|token| !kept.contains(token))
+                    .for_each(|token| self.delete(id, token));
                 // A node that was given up by mistake joins again.
                 if self.outcome.is_none() && !self.nodes[&id].is_leaving {
                     self.after(500, Happening::Restarts(id));
@@ -449,7 +469,9 @@ impl Simulation {
 
     fn step_ends(&mut self, id: NodeId, token: AttemptToken, number: u64) {
         let node = &self.nodes[&id];
-        let Some(running) = node.running.get(&token).filter(|running| running.number == number) else { return };
+        let Some(running) = node.running.get(&token).filter(|running| running.number == number) else {
+            return;
+        };
         match running.step {
             Step::Maps | Step::Merges => self.write(id, token),
             Step::Copies => {
@@ -491,9 +513,11 @@ impl Simulation {
             return self.next_step(id, token, Step::Merges);
         }
         let running = &self.nodes[&id].running[&token];
-        let all = || running.table.iter().flat_map(|(&stage, outputs)| {
-            (0..outputs.len() as u32).map(move |partition| PartitionId { stage, partition })
-        });
+        let all = || {
+            running.table.iter().flat_map(|(&stage, outputs)| {
+                (0..outputs.len() as u32).map(move |partition| PartitionId { stage, partition })
+            })
+        };
         let wanted: Vec<PartitionId> = running.left.clone().unwrap_or_else(|| all().collect());
         let (begun, ends, nodes) = (running.begun, running.ends, u64::from(self.settings.nodes));
         let mut read = Vec::new();
@@ -501,13 +525,16 @@ impl Simulation {
         let mut slow = Vec::new();
         let mut left = Vec::new();
         for range in wanted {
-            let output = running.table[&range.stage][range.partition as usize].expect("the exchange is complete");
+            let output =
+                running.table[&range.stage][range.partition as usize].expect("the exchange is complete");
             let turn = (u64::from(output.node.0) + nodes - u64::from(id.0)) % nodes + 1;
             let at = begun + (ends - begun) * turn / nodes;
             match self.cause(id, &output, at) {
                 None => read.push((range, output)),
                 // After its report, an attempt reads what is slow.
-                Some(FetchFailure::Slow) if running.told_slow.contains(&output.token) => slow.push((range, output)),
+                Some(FetchFailure::Slow) if running.told_slow.contains(&output.token) => {
+                    slow.push((range, output))
+                }
                 Some(cause) => {
                     left.push(range);
                     let order = [FetchFailure::Gone, FetchFailure::Unreachable, FetchFailure::Slow];
@@ -539,7 +566,8 @@ impl Simulation {
                 if place == 2 {
                     running.told_slow.extend(outputs.iter().map(|output| output.token));
                 }
-                let cause = [FetchFailure::Gone, FetchFailure::Unreachable, FetchFailure::Slow][usize::from(place)];
+                let cause =
+                    [FetchFailure::Gone, FetchFailure::Unreachable, FetchFailure::Slow][usize::from(place)];
                 self.miss(id, token, outputs, cause);
             }
         }

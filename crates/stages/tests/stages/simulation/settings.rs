@@ -202,7 +202,8 @@ impl Settings {
             }
             Shape::Rounds(rounds) => {
                 let mut stages = vec![map(&mut dice)];
-                stages.extend((0..rounds).map(|round| merge(vec![round], exchange(), 100 + u64::from(round))));
+                stages
+                    .extend((0..rounds).map(|round| merge(vec![round], exchange(), 100 + u64::from(round))));
                 stages.push(merge(vec![rounds], StageOutput::Result, 100));
                 stages
             }
