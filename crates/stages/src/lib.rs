@@ -74,6 +74,20 @@
 //! **Time.** Events carry the time since the start of the job. A job ends with a result or an error at the first
 //! [`Event::Tick`] after its deadline, at the latest.
 //!
+//! # Invariants
+//!
+//! The simulator of the tests asserts each of these after each event:
+//!
+//! 1. An attempt starts or resumes only in a slot for which its node has asked, on a node that holds the memory for all
+//!    of its slots and is not lost.
+//! 2. A partition has at most one current output, at most two attempts, and never two on one node.
+//! 3. A merge attempt starts only when each producer partition has an output, on a node that the driver does not know
+//!    to be lost. A finished merge has read one range of each producer partition, from one finished attempt.
+//! 4. Merge attempts on a node have at most half of its connections open to fetch.
+//! 5. Memory is returned only when no attempt uses it.
+//! 6. A job ends once, with all partitions of the result or with an error that names a loss, and nothing follows.
+//!    When the last lease has ended, no attempt runs, no memory is reserved, and only the result is stored.
+//!
 //! # Cost
 //!
 //! The state grows with the number of partitions, attempts and nodes, and not with pairs of them: sizes and checksums

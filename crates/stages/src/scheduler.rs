@@ -246,8 +246,8 @@ impl Scheduler {
         self.nodes.get(&node).is_some_and(|node| !node.is_lost())
     }
 
-    /// Returns true if outputs of a stage are needed: the stage makes the result, or a consumer has attempts, or a needed
-    /// consumer lacks outputs.
+    /// Returns true if outputs of a stage are needed: the stage makes the result, or a consumer has attempts, or a
+    /// needed consumer lacks outputs.
     fn is_needed(&self, stage: u32) -> bool {
         let consumers = &self.stages[stage as usize].consumers;
         let reads = |&consumer: &u32| {
@@ -257,11 +257,12 @@ impl Scheduler {
         consumers.is_empty() || consumers.iter().any(reads)
     }
 
-    /// Returns true if the job cannot end without the outputs of a stage: the stage makes the result, or such a consumer
-    /// lacks outputs. Attempts of other consumers replace outputs that can still be read.
+    /// Returns true if the job cannot end without the outputs of a stage: the stage makes the result, or such a
+    /// consumer lacks outputs. Attempts of other consumers replace outputs that can still be read.
     fn is_required(&self, stage: u32) -> bool {
         let consumers = &self.stages[stage as usize].consumers;
-        let lacks = |&consumer: &u32| self.stages[consumer as usize].missing > 0 && self.is_required(consumer);
+        let lacks =
+            |&consumer: &u32| self.stages[consumer as usize].missing > 0 && self.is_required(consumer);
         consumers.is_empty() || consumers.iter().any(lacks)
     }
 

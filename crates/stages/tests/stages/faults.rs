@@ -53,37 +53,3 @@ fn a_thousand_jobs_with_faults_in_each_stage_end_once_and_right_or_with_a_named_
         FAULTS.iter().flat_map(|&kind| [(kind, 0), (kind, 1)]).collect();
     assert_eq!(faults, expected, "each fault occurred in maps and in merges");
 }
-
-#[test]
-fn debug_seed() {
-    let go = |seed: u64| {
-        std::panic::catch_unwind(|| {
-            let settings = Settings::random(seed);
-            let outcome = run(&settings);
-            if let Err(e @ Error::Deadline { .. }) = outcome.result
-                && settings.deadline_ms > 100_000
-            {
-                panic!("hang {e}");
-            }
-        })
-    };
-    let mut n = 0;
-    for seed in 0..3000 {
-        if let Err(e) = go(seed) {
-            println!("FAILED {seed}: {:?}", e.downcast_ref::<String>());
-            n += 1;
-            if n <= 6 {
-                crate::TRACING.with(|f| {
-                    *f.borrow_mut() =
-                        Some(std::fs::File::create(format!("/work/tmp/stages_trace_{seed}")).unwrap())
-                });
-                crate::TRACING.with(|f| {
-                    use std::io::Write;
-                    writeln!(f.borrow_mut().as_mut().unwrap(), "{:?}", Settings::random(seed)).unwrap()
-                });
-                let _ = go(seed);
-                crate::TRACING.with(|f| *f.borrow_mut() = None);
-            }
-        }
-    }
-}

@@ -6,4 +6,3 @@ mod plans;
 mod reservations;
 mod rules;
 mod simulation;
-thread_local! { static TRACING: std::cell::RefCell<Option<std::fs::File>> = const { std::cell::RefCell::new(None) }; }

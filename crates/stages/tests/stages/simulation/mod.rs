@@ -272,18 +272,7 @@ impl Simulation {
 
     fn tell(&mut self, event: Event) {
         self.record.event(&event);
-        let text = super::TRACING.with(|t| t.borrow().is_some()).then(|| format!("{event:?}"));
         let actions = self.scheduler.on(Duration::from_millis(self.now), event);
-        if let Some(t) = text.filter(|t| {
-            self.now < 1_000_000
-                && (!actions.iter().all(|a| matches!(a, Action::RenewLease { .. }))
-                    || !(t.contains("Lease") || t.contains("Tick")))
-        }) {
-            super::TRACING.with(|f| {
-                use std::io::Write;
-                writeln!(f.borrow_mut().as_mut().unwrap(), "{} {t} => {actions:?}", self.now).unwrap()
-            });
-        }
         assert!(self.outcome.is_none() || actions.is_empty(), "no action follows the end: {actions:?}");
         self.act(actions);
     }
