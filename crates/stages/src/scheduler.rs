@@ -56,10 +56,10 @@ pub struct Counters {
 
 /// The state machine of a job.
 ///
-/// The state takes about 100 bytes for each partition, 60 bytes for each attempt, 300 bytes for each node and 40 bytes
-/// for each replica. No part of the state has an entry for each pair of partitions. An event costs O(log n) for n
-/// partitions, attempts and nodes, except for an event that loses, drains or slows a node: such an event costs O(n).
-/// After an event that makes work available, each node that waits for work is tried.
+/// The state takes about 250 bytes for each partition, with an attempt and two replicas, and 500 bytes for each node. No
+/// part of the state has an entry for each pair of partitions. An event costs O(log n) for n partitions, attempts and
+/// nodes, except for an event that loses, drains or slows a node: such an event costs O(n). After an event that makes
+/// work available, each node that waits for work is tried.
 ///
 /// The example runs a plan of one map partition and one merge partition on one node. A driver would send the actions to
 /// nodes, and pass their replies to [`Scheduler::on`]:

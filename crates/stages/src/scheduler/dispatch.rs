@@ -160,12 +160,10 @@ impl Scheduler {
     /// a second attempt for a node.
     fn next_second(&self, id: NodeId) -> Option<(PartitionId, Kind)> {
         self.single.iter().take(CANDIDATES).find_map(|&token| {
-            let &Attempt { partition, node, started, kind, .. } = self.attempt(token);
-            let stage = &self.stages[partition.stage as usize];
+            let &Attempt { partition, node, state, started, kind, .. } = self.attempt(token);
             let age = self.now.saturating_sub(started);
-            let is_move = self.partition(partition).output.is_some();
-            let is_late = age > self.usual_time(partition.stage) && !is_move;
-            if node == id || !is_late || stage.level > self.level || self.avoids(partition, id) {
+            let is_late = state == AttemptState::Runs && age > self.usual_time(partition.stage);
+            if node == id || !is_late || self.avoids(partition, id) {
                 return None;
             }
             match kind {
