@@ -1,0 +1,104 @@
+//! Errors that end a job.
+
+use std::time::Duration;
+
+use crate::ids::{NodeId, PartitionId};
+
+/// The result of a job or of a check of a plan.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Errors that end a job. An error message names the lost, failed or unfinished part of the job.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The plan breaks a rule of [`Plan::new`](crate::Plan::new).
+    #[error("invalid plan: stage {stage}: {why}")]
+    InvalidPlan {
+        /// The number of the stage.
+        stage: u32,
+        /// The rule and the value found.
+        why: String,
+    },
+    /// No remaining node holds a replica of some input partitions, and their outputs are needed.
+    #[error(
+        "input lost: no remaining node holds a replica of {count} partitions, among them {}; lost nodes: {}",
+        list(partitions),
+        list(nodes)
+    )]
+    InputLost {
+        /// The first lost partitions, at most [`NAMED`].
+        partitions: Vec<PartitionId>,
+        /// The number of all lost partitions.
+        count: usize,
+        /// The lost nodes that held their replicas, at most [`NAMED`].
+        nodes: Vec<NodeId>,
+    },
+    /// An attempt failed for a reason that another attempt cannot avoid, for example malformed input.
+    #[error("{partition} failed on {node}: {why}")]
+    Failed {
+        /// The partition.
+        partition: PartitionId,
+        /// The node of the attempt.
+        node: NodeId,
+        /// The reason that the node reported.
+        why: String,
+    },
+    /// A partition failed as often as [`Options::max_failures`](crate::Options) allows.
+    #[error("{partition} failed {} times: {}", failures.len(), reasons(failures))]
+    RetriesExhausted {
+        /// The partition.
+        partition: PartitionId,
+        /// The node and the reason of each failure, in order.
+        failures: Vec<(NodeId, String)>,
+    },
+    /// No node remains that takes attempts.
+    #[error("no node remains that can run {partition}: {}", reasons(nodes))]
+    NoNodes {
+        /// The first unfinished partition.
+        partition: PartitionId,
+        /// The nodes, at most [`NAMED`], each with the reason why it takes no attempts.
+        nodes: Vec<(NodeId, String)>,
+    },
+    /// A node can never give the memory that the attempts of a stage need.
+    #[error(
+        "{node} lacks memory: the job needs {needed_bytes} bytes there, and the limit is {limit_bytes} bytes"
+    )]
+    Memory {
+        /// The node.
+        node: NodeId,
+        /// The memory of all slots of the node, in bytes.
+        needed_bytes: u64,
+        /// The largest memory that the node gives to a job, in bytes.
+        limit_bytes: u64,
+    },
+    /// The deadline passed before the job ended.
+    #[error("the deadline of {deadline:?} passed: {}", unfinished_stages(unfinished))]
+    Deadline {
+        /// The deadline, since the start of the job.
+        deadline: Duration,
+        /// The stages with unfinished partitions: the number of the stage, of its unfinished and of all its
+        /// partitions.
+        unfinished: Vec<(u32, u32, u32)>,
+    },
+    /// The user cancelled the job.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+/// The number of partitions or nodes that an error names at most.
+pub const NAMED: usize = 8;
+
+fn list<T: std::fmt::Display>(of: &[T]) -> String {
+    of.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn reasons(of: &[(NodeId, String)]) -> String {
+    of.iter().map(|(node, why)| format!("{node}: {why}")).collect::<Vec<_>>().join("; ")
+}
+
+fn unfinished_stages(of: &[(u32, u32, u32)]) -> String {
+    let stage = |&(stage, open, all): &(u32, u32, u32)| {
+        format!("{open} of {all} partitions of stage {stage} are unfinished")
+    };
+    of.iter().map(stage).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,198 @@
+//! Describes the stages of a job, and checks that each stage can read its producers.
+
+use crate::{
+    error::{Error, Result},
+    ids::{NodeId, PartitionId},
+};
+
+/// The input of a stage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StageInput {
+    /// A map stage: for each partition, the nodes that hold a replica of its input.
+    Replicas(Vec<Vec<NodeId>>),
+    /// A merge stage: the numbers of the stages whose exchanges it reads. Partition `p` reads range `p` of one output
+    /// of each partition of each of these stages.
+    Exchange(Vec<u32>),
+}
+
+/// The partitioning of an exchange: the rule that divides the output of each attempt into ranges, one for each
+/// partition of the next stage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Partitioning {
+    /// By a hash of the key.
+    Hash {
+        /// The number of ranges.
+        partitions: u32,
+    },
+    /// By order of the key.
+    Range {
+        /// The first key of each range but the first, in ascending order.
+        splitters: Vec<Vec<u8>>,
+    },
+}
+
+impl Partitioning {
+    /// Returns the number of ranges.
+    pub fn partitions(&self) -> u32 {
+        match self {
+            Partitioning::Hash { partitions } => *partitions,
+            Partitioning::Range { splitters } => splitters.len() as u32 + 1,
+        }
+    }
+}
+
+/// The destination of a stage's outputs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StageOutput {
+    /// The scratch of the node, as ranges for a later stage.
+    Exchange(Partitioning),
+    /// The result of the job.
+    Result,
+}
+
+/// A stage: the same work for each of its partitions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stage {
+    /// The input.
+    pub input: StageInput,
+    /// The destination of the outputs.
+    pub output: StageOutput,
+    /// The memory of one attempt, in bytes.
+    pub memory_bytes: u64,
+}
+
+/// The stages of a job, in an order in which each stage follows its producers.
+///
+/// A sort has two stages, a join has three, and each superstep of a graph algorithm adds one:
+///
+/// ```
+/// use inshore_stages::{NodeId, Partitioning, Plan, Stage, StageInput, StageOutput};
+///
+/// let replicas = vec![vec![NodeId(0), NodeId(1)], vec![NodeId(1), NodeId(2)]];
+/// let by_key = Partitioning::Range { splitters: vec![b"m".to_vec()] };
+/// let map = Stage {
+///     input: StageInput::Replicas(replicas),
+///     output: StageOutput::Exchange(by_key),
+///     memory_bytes: 64 << 20,
+/// };
+/// let merge =
+///     Stage { input: StageInput::Exchange(vec![0]), output: StageOutput::Result, memory_bytes: 64 << 20 };
+/// let plan = Plan::new(vec![map, merge])?;
+/// assert_eq!((plan.partitions(0), plan.partitions(1)), (2, 2));
+/// # Ok::<(), inshore_stages::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    stages: Vec<Stage>,
+    partitions: Vec<u32>,
+}
+
+impl Plan {
+    /// Checks stages and makes them a plan.
+    ///
+    /// # Errors
+    /// Returns [`Error::InvalidPlan`] if there is no stage; if a stage but the last one has no exchange or the last one
+    /// has one; if a stage has no partition or a map partition has no replica; if a producer is not an earlier stage,
+    /// is named twice, or is read by no stage; if the producers of a stage have different numbers of ranges; or if
+    /// splitters do not ascend.
+    pub fn new(stages: Vec<Stage>) -> Result<Plan> {
+        let mut partitions = Vec::with_capacity(stages.len());
+        for (number, stage) in stages.iter().enumerate() {
+            let of_stage = input_partitions(&stages[..number], stage)
+                .and_then(|count| check_output(stage, number + 1 == stages.len()).map(|()| count));
+            partitions.push(of_stage.map_err(|why| Error::InvalidPlan { stage: number as u32, why })?);
+        }
+        let is_read = |number: usize| {
+            stages.iter().any(
+                |stage| matches!(&stage.input, StageInput::Exchange(of) if of.contains(&(number as u32))),
+            )
+        };
+        let last = stages.len().checked_sub(1);
+        let last = last.ok_or_else(|| Error::InvalidPlan { stage: 0, why: "a plan has stages".into() })?;
+        match (0..last).find(|&number| !is_read(number)) {
+            Some(unread) => {
+                Err(Error::InvalidPlan { stage: unread as u32, why: "no stage reads its exchange".into() })
+            }
+            None => Ok(Plan { stages, partitions }),
+        }
+    }
+
+    /// Returns the stages.
+    pub fn stages(&self) -> &[Stage] {
+        &self.stages
+    }
+
+    /// Returns the number of partitions of a stage.
+    pub fn partitions(&self, stage: u32) -> u32 {
+        self.partitions[stage as usize]
+    }
+
+    /// Returns the stages whose exchanges a stage reads. A map stage has none.
+    pub fn producers(&self, stage: u32) -> &[u32] {
+        match &self.stages[stage as usize].input {
+            StageInput::Replicas(_) => &[],
+            StageInput::Exchange(producers) => producers,
+        }
+    }
+
+    /// Returns the nodes that hold a replica of the input of a partition. A partition of a merge stage has none.
+    pub fn replicas(&self, id: PartitionId) -> &[NodeId] {
+        match &self.stages[id.stage as usize].input {
+            StageInput::Replicas(replicas) => &replicas[id.partition as usize],
+            StageInput::Exchange(_) => &[],
+        }
+    }
+}
+
+/// Returns the number of partitions that the input of a stage has, or the rule that the input breaks.
+fn input_partitions(earlier: &[Stage], stage: &Stage) -> std::result::Result<u32, String> {
+    let producers = match &stage.input {
+        StageInput::Replicas(replicas) => {
+            if let Some(bare) = replicas.iter().position(Vec::is_empty) {
+                return Err(format!("input partition {bare} has no replica"));
+            }
+            return match u32::try_from(replicas.len()) {
+                Ok(1..) => Ok(replicas.len() as u32),
+                _ => Err(format!("expected 1 to {} input partitions, found {}", u32::MAX, replicas.len())),
+            };
+        }
+        StageInput::Exchange(producers) => producers,
+    };
+    let mut found = None;
+    for (place, &producer) in producers.iter().enumerate() {
+        if producers[..place].contains(&producer) {
+            return Err(format!("producer {producer} is named twice"));
+        }
+        let output = earlier.get(producer as usize).map(|stage| &stage.output);
+        let Some(StageOutput::Exchange(partitioning)) = output else {
+            return Err(format!("producer {producer} is not an earlier stage with an exchange"));
+        };
+        let ranges = partitioning.partitions();
+        match found.replace(ranges) {
+            Some(other) if other != ranges => {
+                return Err(format!("its producers have {other} and {ranges} ranges"));
+            }
+            _ => {}
+        }
+    }
+    found.ok_or_else(|| "a merge stage has no producer".to_string())
+}
+
+fn check_output(stage: &Stage, is_last: bool) -> std::result::Result<(), String> {
+    match (&stage.output, is_last) {
+        (StageOutput::Result, true) => Ok(()),
+        (StageOutput::Result, false) => Err("only the last stage makes the result".to_string()),
+        (StageOutput::Exchange(_), true) => {
+            Err("the last stage makes the result, not an exchange".to_string())
+        }
+        (StageOutput::Exchange(Partitioning::Hash { partitions: 0 }), false) => {
+            Err("its exchange has no range".to_string())
+        }
+        (StageOutput::Exchange(Partitioning::Range { splitters }), false)
+            if !splitters.is_sorted_by(|before, after| before < after) =>
+        {
+            Err("the splitters of its exchange do not ascend".to_string())
+        }
+        (StageOutput::Exchange(_), false) => Ok(()),
+    }
+}
