@@ -1,6 +1,14 @@
 //! Queries over the columns of vectors on nodes: they select vectors by a predicate, and read values for answers.
 
-use std::{cmp::Reverse, collections::HashMap, iter::once, path::PathBuf, sync::Arc};
+use std::{
+    cmp::Reverse,
+    collections::HashMap,
+    iter::once,
+    path::PathBuf,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use arrow_array::{ArrayRef, RecordBatch, UInt64Array, cast::AsArray, types::UInt64Type};
 use arrow_cast::cast;
@@ -27,6 +35,9 @@ const PENDING_ROWS: usize = 4 << 10;
 /// The largest number of ranges of row numbers in a query. Nodes skip row groups outside of the ranges. They would
 /// not skip row groups by the list of all numbers, since statistics are compared with short lists only.
 const RANGES_MAX: usize = 16;
+/// The longest wait for the memory of a query that was dropped. The wait ends in milliseconds unless a machine is very
+/// busy.
+const FREED: Duration = Duration::from_secs(5);
 /// The position of the column of row numbers in the rows of a search.
 const NUMBERS: usize = 2;
 /// The smallest and the largest memory, in bytes, for the values of columns. Between these limits, the memory is
@@ -61,11 +72,6 @@ impl ColumnsTable {
         let tables = Tables::default().with_files(&self.name, &[PathBuf::from(&self.path)]);
         tables.with_elsewhere(self.nodes.clone())
     }
-
-    /// Waits until the fragments of a query that was dropped have ended, since they hold memory of the budget.
-    fn wait_for_fragments(&self) {
-        self.nodes.gathered();
-    }
 }
 
 /// Selects the vectors for which the SQL expression `predicate`, over the columns of the vectors, is true.
@@ -87,9 +93,19 @@ pub(crate) fn select_on_nodes(vectors: &VectorsOnNodes, job: &Job, predicate: &s
         return Err(VectorError::BadOption { option: "where", found, expected }.into());
     }
     let table = ColumnsTable::find(vectors)?;
+    let before = job.budget().reserved_bytes();
     let selected = select_rows(job, &vectors.info, predicate, table.tables());
-    table.wait_for_fragments();
+    wait_until_freed(job, before + RowSet::bytes(vectors.info.vectors));
     selected
+}
+
+/// Waits until at most `reserved_bytes` bytes of the budget are reserved, but at most [`FREED`]. The threads of a query
+/// that was dropped free its memory when they notice the drop, and the next request to nodes may need this memory.
+fn wait_until_freed(job: &Job, reserved_bytes: u64) {
+    let until = Instant::now() + FREED;
+    while job.budget().reserved_bytes() > reserved_bytes && Instant::now() < until {
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Adds columns of the vectors to the rows of an answer. If the vectors have a column of ids, the values of this
@@ -224,8 +240,9 @@ impl ColumnsOfAnswer {
         let mut distinct = numbers.values().to_vec();
         distinct.sort_unstable();
         distinct.dedup();
+        let before = self.job.budget().reserved_bytes();
         let found = self.query(&distinct);
-        self.table.wait_for_fragments();
+        wait_until_freed(&self.job, before);
         let Some(found) = found? else { return Ok(None) };
         let rows = found.column(0).as_primitive::<UInt64Type>();
         let places: HashMap<u64, u64> = rows.values().iter().copied().zip(0..).collect();
