@@ -3,8 +3,9 @@
 use arrow_array::RecordBatch;
 use inshore_store::{Budget, Cancel, Job, Store};
 use inshore_vectors::{
-    Approximate, ApproximateSearched, Built, Element, Index, Metric, Search, Source, Strategy, VectorIndex,
-    Vectors, build_index, index_name, measure_recall, search_index,
+    Approximate, ApproximateSearched, Built, Element, Error, Index, Lsh, Metric, Search, Source, Strategy,
+    VectorIndex, Vectors, add_vectors, build_index, build_lsh, describe, import, index_name, measure_recall,
+    remove_index, search_index,
 };
 
 use crate::{
@@ -417,4 +418,40 @@ fn a_build_that_is_stopped_or_fails_leaves_the_former_index_or_none() {
     let id = setup.store.dataset("v.index").unwrap().id();
     assert!(!stopped(""));
     assert_eq!(setup.store.dataset("v.index").unwrap().id(), id);
+}
+
+#[test]
+fn an_index_replaces_no_other_dataset() {
+    let setup = Setup::new();
+    setup.import("v", &clustered(Element::U8, 8, 500, 9001));
+    let job = setup.job(64 << 20, 2);
+    let other = setup.store.create_dataset(&job, &index_name("v"), "bytes").unwrap();
+    other.commit(b"of another tool").unwrap();
+    let vectors = setup.open("v");
+    let lists = build_index(&setup.store, &job, &vectors, &Index::default()).unwrap_err();
+    let tables = Lsh { metric: Metric::Hamming, ..Lsh::default() };
+    let tables = build_lsh(&setup.store, &job, &vectors, &tables).unwrap_err();
+    for error in [lists.to_string(), tables.to_string()] {
+        assert!(error.contains("v.index") && error.contains("found bytes"), "{error}");
+    }
+    assert_eq!(setup.store.dataset("v.index").unwrap().attributes(), b"of another tool");
+}
+
+#[test]
+fn names_of_vectors_leave_room_for_the_names_of_their_layers() {
+    let setup = Setup::new();
+    let made = clustered(Element::U8, 8, 500, 9001);
+    let (file, job) = (setup.file("made", &made), setup.job(64 << 20, 2));
+    for name in ["v.index".to_string(), "n".repeat(74)] {
+        let error = import(&setup.store, &job, &name, &file).unwrap_err().to_string();
+        assert!(error.contains("name") && error.contains("at most 73 characters"), "{error}");
+    }
+    let longest = "n".repeat(73);
+    import(&setup.store, &job, &longest, &file).unwrap();
+    build(&setup, &longest, &Index::default(), (64 << 20, 2));
+    add_vectors(&setup.store, &job, &longest, &file).unwrap();
+    assert_eq!(describe(&setup.store, &longest).unwrap().vectors.vectors, 1000);
+    // A store may have vectors of a longer name from before, which have no index.
+    let error = remove_index(&setup.store, &"o".repeat(100)).unwrap_err();
+    assert!(matches!(error, Error::Store(inshore_store::Error::NotFound { .. })), "{error}");
 }
