@@ -183,9 +183,13 @@ class Clients(Bench):
                 time.sleep(0.1)
             yield f"host={data} user=postgres dbname=postgres"
         finally:
-            # A fast shutdown.
+            # A fast shutdown. It may wait for long after the limit has killed a process of the server.
             running.send_signal(signal.SIGINT)
-            running.wait()
+            try:
+                running.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                running.kill()
+                running.wait()
             if group:
                 self.peak_mib = int((group / "memory.max_usage_in_bytes").read_text()) >> 20
                 group.rmdir()
