@@ -8,9 +8,9 @@ PYTHON is an interpreter with numpy, the package inshore, lancedb and psycopg. E
 after the other for `--seconds`. Inshore's clients share one open `Store.vectors` with two threads, LanceDB's share one table, and
 those of pgvector have a connection each. `--postgres` is the folder of PostgreSQL's programs, whose server must have the extension
 vector; it runs as the user postgres, with 128 MB of shared buffers. Inshore's index has copies (`--copies`). LanceDB has
-an index IVF_RQ and measures ten times as many candidates again; pgvector has an index IVFFlat of half-precision numbers. Both have as
-many lists as the square root of the number of vectors, and probe the smallest of several numbers of them at which recall at 10
-reaches `--recall`. Recall is measured on `--truth` queries against Inshore's exact answer. Each system has a memory cgroup
+an index IVF_RQ and measures ten times as many candidates again; pgvector has an index IVFFlat of half-precision numbers. The number of lists of
+both indexes is the square root of the number of vectors. Each system probes the smallest number of lists, of several that are tried, at which
+recall at 10 reaches `--recall`. Recall is measured on `--truth` queries against Inshore's exact answer. Each system has a memory cgroup
 (version 1) of `--memory` and 96 MiB, for pgvector with the server in it and the clients outside: with too
 many clients the limit kills the server, and its row says so. LanceDB runs without the limit
 if that kills it, or if it does not end within `--patience` seconds. Builds are not limited.

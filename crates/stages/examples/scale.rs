@@ -1,5 +1,5 @@
-//! Prints the times of a simulated job of 10,000 map and 10,000 merge partitions on 1,000 nodes: of the plan with the
-//! start of the job, and of all events of the scheduler without faults.
+//! Prints two times of a simulated job of 10,000 map and 10,000 merge partitions on 1,000 nodes. The first is the time
+//! of the plan and the start of the job. The second is the time of all events of the scheduler, without faults.
 //!
 //! ```text
 //!   cargo run --release -p inshore-stages --example scale

@@ -113,8 +113,7 @@ pub(crate) fn list_on_nodes(on: &OnNodes) -> Result<(Vec<SpreadDescription>, Vec
 /// Removes vectors and their index from all nodes. A dataset of another kind is refused, but damaged vectors are
 /// removed. Returns the number of nodes from which the vectors were removed.
 ///
-/// The index and the columns are removed first, and the vectors last. So a removal that was interrupted can be
-/// repeated.
+/// The index and the columns are removed first, and the vectors last, so that an interrupted removal can be repeated.
 ///
 /// # Errors
 /// - Returns [`NodesError::NotFound`] if no node stores the vectors.

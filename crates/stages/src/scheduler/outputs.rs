@@ -56,8 +56,8 @@ impl Scheduler {
         }
     }
 
-    /// Ends a failed attempt. Its partition gets another one, on another node if possible, unless it has failed too
-    /// often.
+    /// Ends a failed attempt. The partition is queued for another attempt, on another node if possible. If the
+    /// partition has failed too often, the job fails.
     fn retry(&mut self, token: AttemptToken, why: String) {
         let &Attempt { partition, node, .. } = self.attempt(token);
         self.counters.failed += 1;

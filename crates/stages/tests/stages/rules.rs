@@ -192,7 +192,7 @@ fn a_failed_attempt_is_retried_on_another_node_and_too_many_failures_end_the_job
     job.fail(first, FailureKind::Retryable);
     job.ask_in_vain(0);
     let second = job.ask(1);
-    // Both nodes have failed, and the one that waits tries again.
+    // Attempts on both nodes have failed, so node 0, which waits for work, gets the partition again.
     let third = started(&job.fail(second, FailureKind::Retryable)).unwrap();
     assert_eq!((third.node, third.partition), (0, first.partition));
     job.fail(third, FailureKind::Retryable);

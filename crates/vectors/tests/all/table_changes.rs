@@ -230,7 +230,7 @@ fn rows_are_replaced_and_removed_by_their_numbers() {
     assert_eq!(compact(&setup, "docs", BUDGETS[0]), 300 + gone.len() as u64);
     assert_same(&setup, ["left", "docs"], &queries, &select);
     assert_eq!(numbered_rows(&setup, "docs"), 1200 - gone.len() as u64);
-    // Both datasets grow after the compaction of one of them, and get the same ids.
+    // The datasets grow by the same rows after one of them was compacted. The new ids must be equal.
     for name in ["left", "docs"] {
         let path = write(&setup, "more.parquet", &table.slice(2000, 700));
         assert_eq!(add(&setup, name, &path, MEMORY).unwrap().first_id, Some(1200));

@@ -95,7 +95,7 @@ struct SimulatedNode {
     /// The outputs, each with the time at which it was deleted or damaged.
     stored: BTreeMap<AttemptToken, Option<u64>>,
     reserved: u64,
-    /// What arrives, leaves or ends while the node is stopped or cut off.
+    /// The happenings that arrive, leave or end while the node is stopped or cut off.
     held: Vec<Happening>,
 }
 
@@ -178,7 +178,7 @@ impl Simulation {
             self.step();
         }
         let ms = self.now;
-        // What remains on nodes after the end is gone when the last lease has ended.
+        // Outputs that remain on nodes after the end of the job are deleted when the last lease has ended.
         let longest = [self.now + 20_000].into_iter();
         let until = longest.chain(self.nodes.values().map(|node| node.stopped_to.max(node.cut_to) + 20_000));
         let until = until.max().unwrap_or_default();
