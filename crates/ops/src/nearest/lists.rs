@@ -19,9 +19,9 @@ use super::{
     query::{
         ProbedLists, SearchedOnNodes, exact_request, queries_at_once, request_bytes, request_text_bytes,
     },
-    selection::{Collected, SearchForm},
+    selection::{Collected, SearchForm, add_neighbour},
 };
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 pub(super) const KIND: &str = "nearest lists";
 /// The largest size of the centroids and counts of an index, in bytes. The client refuses a larger index.
@@ -204,12 +204,8 @@ pub(crate) fn search_lists_on_nodes(
         let lists = prober.lists(job, &some)?;
         let request = lists_request(vectors, found, job, (search, form), (&some, &lists));
         let mut near = form.collects().then(|| Collected::new(count, search.k));
-        let ran = request.run(&mut searched.by_node, |query, key, id| match &mut near {
-            Some(near) => {
-                near.add(query, key, id);
-                Ok(())
-            }
-            None => answer.add(first + query, key, id).map_err(Error::of_search),
+        let ran = request.run(&mut searched.by_node, |query, key, id| {
+            add_neighbour(&mut near, (first, &mut answer), (query, key, id))
         })?;
         gathered.add(ran.gathered);
         if let Some(mut near) = near {

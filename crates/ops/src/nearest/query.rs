@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::{
     Arguments, KIND, VectorsOnNodes,
     merge::{Expected, NodeSearched, Request},
-    selection::{Collected, SearchForm, SelectedOnNodes},
+    selection::{Collected, SearchForm, SelectedOnNodes, add_neighbour},
 };
 use crate::error::{Error, Result};
 
@@ -139,12 +139,8 @@ pub(crate) fn search_on_nodes(
         let some = reader.next(count)?;
         let request = exact_request(vectors, job, (&Search { k, ..search.clone() }, form), &some);
         let mut near = form.collects().then(|| Collected::new(count, k));
-        let ran = request.run(&mut searched.by_node, |query, key, id| match &mut near {
-            Some(near) => {
-                near.add(query, key, id);
-                Ok(())
-            }
-            None => answer.add(first + query, key, id).map_err(Error::of_search),
+        let ran = request.run(&mut searched.by_node, |query, key, id| {
+            add_neighbour(&mut near, (first, &mut answer), (query, key, id))
         })?;
         gathered.add(ran.gathered);
         // The receiver of rows needs memory of its own.

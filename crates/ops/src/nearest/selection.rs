@@ -112,3 +112,22 @@ impl Collected {
         Ok(())
     }
 }
+
+/// Adds the next neighbour of a query to the collected neighbours. If none are collected, adds it to the answer, in which
+/// the first query of the request has the number `first`.
+///
+/// # Errors
+/// Returns the errors of the receiver of rows.
+pub(super) fn add_neighbour(
+    collected: &mut Option<Collected>,
+    (first, answer): (u64, &mut MergedAnswer<'_>),
+    (query, key, id): (u64, f64, u64),
+) -> Result<()> {
+    match collected {
+        Some(collected) => {
+            collected.add(query, key, id);
+            Ok(())
+        }
+        None => answer.add(first + query, key, id).map_err(Error::of_search),
+    }
+}
