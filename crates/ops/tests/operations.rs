@@ -718,12 +718,15 @@ fn remove_index_size(answer: &mut Value) {
     }
 }
 
-/// Removes the time at which recall was measured, since it differs.
+/// Removes the times at which recall was measured, since they differ. An index with copies has two tables of recall.
 fn remove_time(answer: &mut Value) {
-    let Some(fields) = answer.as_object_mut() else { return };
-    fields.remove("measured_seconds");
-    if let Some(recall) = fields.get_mut("recall").and_then(Value::as_object_mut) {
-        recall.remove("measured_seconds");
+    match answer {
+        Value::Object(fields) => {
+            fields.remove("measured_seconds");
+            fields.values_mut().for_each(remove_time);
+        }
+        Value::Array(values) => values.iter_mut().for_each(remove_time),
+        _ => {}
     }
 }
 
