@@ -94,6 +94,8 @@ fn run(cli: Cli) -> anyhow::Result<bool> {
         Command::Store { command } => store(options, command),
         #[cfg(feature = "nodes")]
         Command::Node { command } => node(options, command),
+        #[cfg(feature = "nodes")]
+        Command::Cluster { command } => cluster::cluster(options, command).map(|()| true),
         #[cfg(feature = "wasm")]
         Command::Kernel { command } => kernel(options, command).map(|()| true),
         #[cfg(feature = "text")]

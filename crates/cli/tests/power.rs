@@ -240,6 +240,7 @@ fn cases_on_nodes() -> Vec<Case> {
     };
     vec![
         near("sort", &["--output"], "store:lines.txt -o out.txt --json", &["out.txt"]),
+        near("cluster sort", &["--output"], "store:lines.txt -o out.txt --json", &["out.txt"]),
         near("reduce", &["--output"], "store:table.csv --by town --count -o out.csv --json", &["out.csv"]),
         near("count values", &["--output"], "store:table.csv --column town -o out.csv --json", &["out.csv"]),
         near("count words", &["--output"], "store:lines.txt -o out.csv --json", &["out.csv"]),

@@ -76,7 +76,7 @@ pub use inshore_ops::wasm;
 pub use inshore_ops::{child_process, queries, works_with_helper};
 #[cfg(feature = "nodes")]
 #[doc(inline)]
-pub use inshore_ops::{commands, kmers, sorting, split_points, works, works_here};
+pub use inshore_ops::{commands, kmers, sorting, split_points, with_stages, works, works_here};
 #[cfg(any(feature = "nodes", feature = "sql", feature = "wasm"))]
 #[doc(inline)]
 pub use inshore_sandbox as sandbox;

@@ -47,13 +47,15 @@ pub mod fuzzing;
 mod page;
 pub mod protocol;
 mod server;
+pub mod spread;
 mod traversal;
 
 pub use client::{
     Catalog, ClientConfig, DistributedFile, GatherReport, GenerationRepair, Help, HelpEnd, HelpOptions,
     HelpPiece, HelpPieces, HereCost, LoadOptions, LoadReport, Merged, MissingPart, NodeCost, NodeStatus,
-    Nodes, OrderedRow, PORT, Piece, RunOptions, Streams, default_piece_bytes, read_from_nodes, run_on_nodes,
-    stream_from_each, stream_from_nodes, stream_with_help,
+    Nodes, OrderedRow, PORT, Piece, RunOptions, SingleTask, Streams, TaskEvent, TaskReader, WatchedTask,
+    default_piece_bytes, read_from_nodes, run_on_nodes, stream_from_each, stream_from_nodes,
+    stream_with_help,
 };
 pub use credentials::{
     Authority, Claims, ClientCredentials, NodeCredentials, Right, is_loopback, read as read_credentials,

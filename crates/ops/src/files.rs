@@ -16,6 +16,7 @@ use inshore_kernel::{Failure, Source};
 use inshore_nodes::{
     CsvRecord, DistributedFile, Error as NodesError, HelpPiece, Nodes, Piece, RunOptions, read_from_nodes,
 };
+use inshore_stages::DriverError;
 use inshore_store::{Context, Job, Reservation, format_bytes};
 use inshore_tables::{
     Compression, Error as TableError, FilePart, Header, Input, PartBytes, TableMetadata, TableReader,
@@ -44,6 +45,9 @@ pub enum Error {
     /// A node or the network failed.
     #[error(transparent)]
     Nodes(#[from] NodesError),
+    /// A job in stages failed.
+    #[error(transparent)]
+    Stages(#[from] inshore_stages::DriverError),
     /// Nodes cannot process the file.
     #[error("{name}: {what}")]
     Unfit {
@@ -60,7 +64,9 @@ impl Error {
         match self {
             Error::Table(error) => error.is_cancelled(),
             Error::Nodes(error) => error.is_cancelled(),
-            Error::Unfit { .. } => false,
+            Error::Stages(DriverError::Nodes(error)) => error.is_cancelled(),
+            Error::Stages(DriverError::Store(error)) => error.is_cancelled(),
+            Error::Stages(_) | Error::Unfit { .. } => false,
         }
     }
 
@@ -88,6 +94,7 @@ impl From<Error> for inshore_sql::Error {
             Error::Table(error) => error.into(),
             Error::Nodes(NodesError::Store(error)) => error.into(),
             Error::Nodes(error) => inshore_sql::Error::Nodes(error.to_string()),
+            error @ Error::Stages(_) => inshore_sql::Error::Nodes(error.to_string()),
             unfit @ Error::Unfit { .. } => inshore_sql::Error::Query(unfit.to_string()),
         }
     }

@@ -80,6 +80,8 @@ pub mod wasm;
 pub use error::{Error, Result};
 #[cfg(feature = "nodes")]
 pub use files::Error as FileError;
+#[cfg(feature = "nodes")]
+pub use inshore_stages::{JobReport, StageReport};
 pub use operation::{
     Attachments, DatasetOperation, NormalForm, Operation, Plan, Planned, Request, RequestContext,
     ResolvedInputs, RowReceiver, StoreUse, handed_over,
@@ -131,6 +133,16 @@ pub fn works_here() -> inshore_kernel::TaskHandlers {
         .with(nearest::WritesLists)
         .with(nearest::SearchesLists);
     works
+}
+
+/// Adds the handlers of jobs in stages to those of a node. `credentials` are those with which the node connects to other
+/// nodes of a cluster.
+#[cfg(feature = "nodes")]
+pub fn with_stages(
+    works: inshore_kernel::TaskHandlers,
+    credentials: Option<inshore_nodes::NodeCredentials>,
+) -> inshore_kernel::TaskHandlers {
+    inshore_stages::with_stages(works, vec![std::sync::Arc::new(sorting::StageSort)], credentials)
 }
 
 /// Runs the child's task and never returns, if this process was started as a child process. Otherwise the function

@@ -394,7 +394,9 @@ impl RequestContext<'_> {
         match self.target {
             Target::Local => Ok(ResolvedInputs::Here),
             #[cfg(feature = "nodes")]
-            Target::Nodes(on) => Ok(ResolvedInputs::Nodes(on.clone(), wholes(&on.nodes, self.inputs)?)),
+            Target::Nodes(on) | Target::Cluster(on) => {
+                Ok(ResolvedInputs::Nodes(on.clone(), wholes(&on.nodes, self.inputs)?))
+            }
         }
     }
 }
@@ -446,7 +448,7 @@ pub(crate) fn explain_files(on: &OnNodes, files: &[DistributedFile]) -> Option<S
 #[cfg(feature = "records")]
 pub(crate) fn check_resume(operation: &'static str, resume: bool, place: TargetKind) -> Result<()> {
     match place {
-        TargetKind::Nodes if resume => {
+        TargetKind::Nodes | TargetKind::Cluster if resume => {
             let why = "nodes do not keep runs of interrupted jobs";
             Err(Error::UnsupportedOption { operation, option: "resume", place, why })
         }

@@ -21,6 +21,9 @@ pub enum Target {
     /// Nodes, which store the data.
     #[cfg(feature = "nodes")]
     Nodes(OnNodes),
+    /// A cluster of nodes. Operations that must bring rows together run in stages, and exchange the rows between nodes.
+    #[cfg(feature = "nodes")]
+    Cluster(OnNodes),
 }
 
 impl Target {
@@ -30,6 +33,8 @@ impl Target {
             Target::Local => TargetKind::Local,
             #[cfg(feature = "nodes")]
             Target::Nodes(_) => TargetKind::Nodes,
+            #[cfg(feature = "nodes")]
+            Target::Cluster(_) => TargetKind::Cluster,
         }
     }
 }
@@ -69,6 +74,9 @@ pub struct Response<A> {
     /// The cost report of the nodes. The value is `None` if the target is local.
     #[cfg(feature = "nodes")]
     pub nodes: Option<NodesWork>,
+    /// The cost report of the stages. The value is `None` if the operation ran without stages.
+    #[cfg(feature = "nodes")]
+    pub stages: Option<inshore_stages::JobReport>,
 }
 
 /// The cost report of the nodes for one answer.
@@ -88,6 +96,8 @@ impl<A> Response<A> {
             answer: answer(self.answer),
             #[cfg(feature = "nodes")]
             nodes: self.nodes,
+            #[cfg(feature = "nodes")]
+            stages: self.stages,
         }
     }
 
@@ -97,6 +107,8 @@ impl<A> Response<A> {
             answer,
             #[cfg(feature = "nodes")]
             nodes: None,
+            #[cfg(feature = "nodes")]
+            stages: None,
         }
     }
 
@@ -104,14 +116,26 @@ impl<A> Response<A> {
     #[cfg(feature = "nodes")]
     pub(crate) fn on_nodes(answer: A, on: &OnNodes, gathered: GatherReport) -> Response<A> {
         let bytes_moved = on.nodes.bytes_in() + on.nodes.bytes_out();
-        Response { answer, nodes: Some(NodesWork { gathered, bytes_moved }) }
+        Response { answer, nodes: Some(NodesWork { gathered, bytes_moved }), stages: None }
+    }
+
+    /// Returns the response of an operation that ran in stages.
+    #[cfg(feature = "nodes")]
+    pub(crate) fn in_stages(answer: A, report: inshore_stages::JobReport) -> Response<A> {
+        Response { answer, nodes: None, stages: Some(report) }
     }
 }
 
 /// Serializes the answer. If the target was nodes, the fields `nodes`, `missing`, `here` and `bytes_moved` are
-/// added.
+/// added. If the operation ran in stages, the field `job` is added.
 impl<A: Serialize> Serialize for Response<A> {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        #[cfg(feature = "nodes")]
+        if let Some(report) = &self.stages {
+            let mut answer = serde_json::to_value(&self.answer).map_err(serde::ser::Error::custom)?;
+            answer["job"] = json!(report);
+            return answer.serialize(serializer);
+        }
         #[cfg(feature = "nodes")]
         if let Some(NodesWork { gathered, bytes_moved }) = &self.nodes {
             let answer = serde_json::to_value(&self.answer).map_err(serde::ser::Error::custom)?;

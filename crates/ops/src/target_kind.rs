@@ -9,11 +9,16 @@ pub enum TargetKind {
     Local,
     /// Nodes: `Target::Nodes`.
     Nodes,
+    /// A cluster of nodes: `Target::Cluster`.
+    Cluster,
 }
 
 impl TargetKind {
     /// All kinds of targets.
-    pub const ALL: [TargetKind; 2] = [TargetKind::Local, TargetKind::Nodes];
+    pub const ALL: [TargetKind; 3] = [TargetKind::Local, TargetKind::Nodes, TargetKind::Cluster];
+
+    /// The kinds of targets of operations that work on nodes and exchange no rows between nodes.
+    pub const LOCAL_AND_NODES: [TargetKind; 2] = [TargetKind::Local, TargetKind::Nodes];
 }
 
 impl Display for TargetKind {
@@ -21,6 +26,7 @@ impl Display for TargetKind {
         text.write_str(match self {
             TargetKind::Local => "this machine",
             TargetKind::Nodes => "nodes",
+            TargetKind::Cluster => "a cluster",
         })
     }
 }

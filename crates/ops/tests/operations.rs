@@ -25,7 +25,7 @@ use inshore_ops::{
     named, queries,
     split_points::{record_lines, row_group_offsets, separator},
     verbs::{Matches, Text},
-    works_here,
+    with_stages, works_here,
 };
 use inshore_store::{Budget, Cancel, Context, Execution, FileReader, Job, Store};
 use inshore_tables::Input;
@@ -408,7 +408,7 @@ impl Setup {
             let store = Store::open(folder.path().join(format!("node{number}"))).unwrap();
             let config =
                 AgentConfig { task_memory_bytes: 96 << 20, ..AgentConfig::new("node", 256 << 20, 2) };
-            Agent::new(store, works_here().with(queries::Queries), config)
+            Agent::new(store, with_stages(works_here().with(queries::Queries), None), config)
                 .serve("127.0.0.1:0".parse().unwrap())
                 .unwrap()
         };
@@ -541,7 +541,7 @@ impl Setup {
                 }
                 self.import_points(name);
             }
-            TargetKind::Nodes => {
+            TargetKind::Nodes | TargetKind::Cluster => {
                 if self.nodes.nodes.catalog().unwrap().has(name) {
                     self.nodes.nodes.remove(name).unwrap();
                 }
@@ -556,6 +556,7 @@ impl Setup {
         match place {
             TargetKind::Local => Target::Local,
             TargetKind::Nodes => Target::Nodes(self.nodes.clone()),
+            TargetKind::Cluster => Target::Cluster(self.nodes.clone()),
         }
     }
 
@@ -571,7 +572,7 @@ impl Setup {
         let prefix = match place {
             TargetKind::Local if !by_name => format!("{}/", self.folder.path().display()),
             // The input of these operations is a local file, even if the target is nodes.
-            TargetKind::Nodes
+            TargetKind::Nodes | TargetKind::Cluster
                 if ["store put", "nearest import", "nearest query", "nearest recall"]
                     .contains(&operation) =>
             {
@@ -770,7 +771,7 @@ fn normal(form: NormalForm, written: Vec<u8>, answer: Value) -> Normal {
             // The cost report of the nodes, which the other target does not have, is removed.
             let mut answer = answer;
             let fields = answer.as_object_mut().unwrap();
-            let attachments = ["nodes", "missing", "here", "bytes_moved", "seconds"];
+            let attachments = ["nodes", "missing", "here", "bytes_moved", "seconds", "job"];
             attachments.iter().for_each(|field| _ = fields.remove(*field));
             remove_time(&mut answer);
             Normal::Answer(answer)
@@ -828,7 +829,13 @@ fn every_operation_gives_the_same_answer_at_every_target_or_is_refused() {
         });
         for place in TargetKind::ALL {
             let title = format!("{} on {place}", row.request);
-            if row.is_refused_on_nodes && place == TargetKind::Nodes {
+            let sorts_tables = entry.name == "sort" && row.request["by"]["columns"].is_object();
+            let is_refused = match place {
+                TargetKind::Local => false,
+                TargetKind::Nodes => row.is_refused_on_nodes,
+                TargetKind::Cluster => sorts_tables,
+            };
+            if is_refused {
                 let request = setup.request(&row, place, &setup.path("none.csv"));
                 let job = Execution::Plain(context());
                 let error =
@@ -839,7 +846,11 @@ fn every_operation_gives_the_same_answer_at_every_target_or_is_refused() {
             if entry.places.contains(&place) {
                 let Some(expected) = &expected else { continue };
                 let (written, answer) = setup.run(entry, &row, place);
-                let tells_of_nodes = place == TargetKind::Nodes && entry.form != NormalForm::Common;
+                // A sort on a cluster tells of its stages instead.
+                let in_stages = place == TargetKind::Cluster && entry.name == "sort";
+                assert_eq!(answer["job"]["stages"].is_array(), in_stages, "{title}: {answer}");
+                let tells_of_nodes =
+                    place != TargetKind::Local && !in_stages && entry.form != NormalForm::Common;
                 assert_eq!(answer["nodes"].is_array(), tells_of_nodes, "{title}: {answer}");
                 if tells_of_nodes {
                     assert_eq!(answer["nodes"].as_array().unwrap().len(), 3, "{title}: {answer}");
@@ -866,7 +877,10 @@ fn every_operation_gives_the_same_answer_at_every_target_or_is_refused() {
         name.starts_with("graph ") || name.starts_with("nearest ") && !on_both.contains(&name.to_string())
     };
     let here_only = all.iter().filter(here_only).map(|name| (*name, TargetKind::Nodes.to_string()));
-    assert_eq!(refused, here_only.chain(on_nodes).collect());
+    let on_cluster = ["sort", "store get", "store ls", "store put", "store rm"];
+    let not_on_cluster = all.iter().filter(|name| !on_cluster.contains(name));
+    let not_on_cluster = not_on_cluster.map(|name| (*name, TargetKind::Cluster.to_string()));
+    assert_eq!(refused, here_only.chain(on_nodes).chain(not_on_cluster).collect());
 }
 
 /// A receiver that counts rows.

@@ -85,6 +85,74 @@ pub enum Error {
     Cancelled,
 }
 
+/// Errors of a job that a driver runs on nodes.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DriverError {
+    /// The job failed. The message names nodes by their addresses.
+    #[error("{}", with_addresses(error, nodes))]
+    Stages {
+        /// The error of the scheduler.
+        error: Error,
+        /// The address of each node, by its number.
+        nodes: Vec<String>,
+    },
+    /// An error of a request to a node.
+    #[error(transparent)]
+    Nodes(#[from] inshore_nodes::Error),
+    /// An error of this machine: the job was cancelled, or a result cannot be written.
+    #[error(transparent)]
+    Store(#[from] inshore_store::Error),
+    /// All nodes shut down.
+    #[error("no node takes jobs: all nodes shut down")]
+    NoNodes,
+    /// Two addresses lead to one store.
+    #[error("{one} and {other} serve the same store: name each node once")]
+    SameStore {
+        /// The first address.
+        one: String,
+        /// The second address.
+        other: String,
+    },
+    /// An output of the result is gone after the end of the job.
+    #[error("node {node}: {partition} of the result is lost: run the job again")]
+    OutputLost {
+        /// The address of the node.
+        node: String,
+        /// The result partition.
+        partition: PartitionId,
+    },
+    /// A dataset that only some nodes have committed.
+    #[error("{name}: {what} (remove it with store rm, and run the job again)")]
+    Incomplete {
+        /// The dataset.
+        name: String,
+        /// A description of the failed commit.
+        what: String,
+    },
+}
+
+impl From<Error> for DriverError {
+    fn from(error: Error) -> DriverError {
+        DriverError::Stages { error, nodes: Vec::new() }
+    }
+}
+
+/// Returns the message of an error, with addresses instead of the numbers of nodes.
+fn with_addresses(error: &Error, nodes: &[String]) -> String {
+    let (text, mut named) = (error.to_string(), String::new());
+    let mut rest = text.as_str();
+    while let Some(at) = rest.find("node ") {
+        let (before, after) = rest.split_at(at + "node ".len());
+        named.push_str(before);
+        let digits = after.len() - after.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let address = after[..digits].parse::<usize>().ok().and_then(|number| nodes.get(number));
+        named.push_str(address.map_or(&after[..digits], String::as_str));
+        rest = &after[digits..];
+    }
+    named + rest
+}
+
 /// The number of partitions or nodes that an error names at most.
 pub const NAMED: usize = 8;
 

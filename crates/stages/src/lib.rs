@@ -101,16 +101,24 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod driver;
 mod error;
 mod events;
 mod ids;
+mod node;
 mod options;
 mod plan;
 mod scheduler;
+mod work;
 
-pub use error::{Error, NAMED, Result};
+pub use driver::{FinishedJob, InputPartition, JobReport, StageReport, StagesJob, run};
+pub use error::{DriverError, Error, NAMED, Result};
 pub use events::{Action, Event, FailureKind, FetchFailure, Output, Work};
 pub use ids::{AttemptToken, NodeId, PartitionId};
+pub use node::{
+    OutputWriter, READER_BYTES, RangeReader, WRITER_BYTES, memory_bytes, slot_bytes, with_stages,
+};
 pub use options::Options;
 pub use plan::{Partitioning, Plan, Stage, StageInput, StageOutput};
 pub use scheduler::{Counters, Scheduler};
+pub use work::StageWork;

@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// The numbers of a job's attempts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counters {
     /// Started attempts.
     pub started: u64,
@@ -209,6 +209,11 @@ impl Scheduler {
             Some(self.output(token))
         });
         (outputs, changes.len())
+    }
+
+    /// Returns true if the job has not ended.
+    pub fn is_running(&self) -> bool {
+        self.phase != Phase::Ended
     }
 
     /// Returns the numbers of attempts so far.

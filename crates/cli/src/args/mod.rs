@@ -3,6 +3,8 @@
 //! Each feature has a file with plain structs for its arguments. Default values are read from the library, so that each
 //! default is written in one place only.
 
+#[cfg(feature = "nodes")]
+mod cluster;
 #[cfg(feature = "graph")]
 mod graph;
 #[cfg(any(feature = "records", feature = "sql"))]
@@ -23,6 +25,8 @@ mod store;
 #[cfg(feature = "text")]
 mod text;
 
+#[cfg(feature = "nodes")]
+pub use cluster::*;
 #[cfg(feature = "graph")]
 pub use graph::*;
 #[cfg(any(feature = "records", feature = "sql"))]
@@ -153,6 +157,9 @@ pub struct GlobalOptions {
     /// compress, count, sort, reduce, sql)
     #[arg(long, global = true, help_heading = "Nodes")]
     pub only_nodes: bool,
+    /// True if the nodes are a cluster: the command is `inshore cluster`.
+    #[arg(skip)]
+    pub is_cluster: bool,
 }
 
 #[derive(Subcommand)]
@@ -206,6 +213,23 @@ Examples:
     Node {
         #[command(subcommand)]
         command: NodeCommand,
+    },
+    #[cfg(feature = "nodes")]
+    /// Clusters: nodes that exchange rows with each other
+    ///
+    /// With --node alone, each node works near its data, and this machine brings the rows together. On a cluster, the
+    /// nodes bring them together: each node divides its rows at keys, and sends each part to the node that merges it. No
+    /// row passes through this machine unless the output is a file of this machine.
+    #[command(
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  inshore cluster sort store:web.log -o store:sorted.log --node a.lan,b.lan,c.lan
+  inshore cluster sort store:teragen --record 100 --key-bytes 0..10 -o store:sorted --node a.lan,b.lan"
+    )]
+    Cluster {
+        #[command(subcommand)]
+        command: ClusterCommand,
     },
     #[cfg(feature = "text")]
     Search(Search),
@@ -336,7 +360,8 @@ impl Command {
             | Command::Language { .. }
             | Command::Reduce(_)
             | Command::Sort(_)
-            | Command::Count { .. } => true,
+            | Command::Count { .. }
+            | Command::Cluster { .. } => true,
             #[cfg(feature = "sql")]
             Command::Sql(_) => true,
             Command::Node { command } => {

@@ -77,14 +77,18 @@ pub enum StoreAccess {
 
 /// Returns the kind of target that options select.
 pub fn place(options: &GlobalOptions) -> TargetKind {
-    if options.node.is_empty() { TargetKind::Local } else { TargetKind::Nodes }
+    match (options.node.is_empty(), options.is_cluster) {
+        (true, _) => TargetKind::Local,
+        (false, false) => TargetKind::Nodes,
+        (false, true) => TargetKind::Cluster,
+    }
 }
 
 fn target(options: &GlobalOptions) -> Result<Target> {
     #[cfg(feature = "nodes")]
-    if place(options) == TargetKind::Nodes {
-        let nodes = node::connect(options)?;
-        return Ok(Target::Nodes(OnNodes { nodes, options: node::run_options(options) }));
+    if place(options) != TargetKind::Local {
+        let on = OnNodes { nodes: node::connect(options)?, options: node::run_options(options) };
+        return Ok(if options.is_cluster { Target::Cluster(on) } else { Target::Nodes(on) });
     }
     let _ = options;
     Ok(Target::Local)
@@ -138,7 +142,8 @@ pub fn run_on<O: Operation>(
     let costs = Vec::new();
     #[cfg(feature = "nodes")]
     let costs = match (&target, &done.nodes) {
-        (Target::Nodes(on), Some(did)) => {
+        (Target::Cluster(_), None) => done.stages.as_ref().map(node::stages).unwrap_or_default(),
+        (Target::Nodes(on) | Target::Cluster(on), Some(did)) => {
             node::tell_missing(&options, &on.nodes, &did.gathered);
             node::costs(&did.gathered)
         }
@@ -251,6 +256,7 @@ fn in_options(error: &Error) -> Option<String> {
             };
             match place {
                 TargetKind::Nodes => format!("--{option} does not work with --node: {why}"),
+                TargetKind::Cluster => format!("--{option} does not work on a cluster: {why}"),
                 TargetKind::Local => format!("--{option} needs --node: {why}"),
             }
         }

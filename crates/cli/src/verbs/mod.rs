@@ -1,5 +1,7 @@
 //! The verbs of the command line, one file or folder for each noun.
 
+#[cfg(feature = "nodes")]
+pub mod cluster;
 #[cfg(any(feature = "records", feature = "text"))]
 pub mod count;
 #[cfg(feature = "graph")]

@@ -82,7 +82,7 @@ fn ls(options: GlobalOptions) -> Result<()> {
     } else if !options.quiet {
         match operations::place(&options) {
             TargetKind::Local => say(&format!("no vectors in {}", store_path(&options)?.display())),
-            TargetKind::Nodes => say("no vectors on these nodes"),
+            TargetKind::Nodes | TargetKind::Cluster => say("no vectors on these nodes"),
         }
     }
     notes.iter().for_each(|note| say(&format!("note: {note}")));
@@ -441,7 +441,7 @@ fn find<O: Operation<Answer = Found>>(
     // The store has the vectors, or the scratch space for columns on nodes.
     let access = match operations::place(&options) {
         TargetKind::Local => StoreAccess::Existing,
-        TargetKind::Nodes => StoreAccess::OrMakes,
+        TargetKind::Nodes | TargetKind::Cluster => StoreAccess::OrMakes,
     };
     let ran = operations::run_on(options, access, request, attachments)?;
     rows.print(ran.done.answer.rows())?;

@@ -59,7 +59,7 @@ fn pack<O: Operation<Answer = PackAnswer>>(
     output(arguments).map_or(Ok(()), |output| check_stdout_is_free(&options, output))?;
     let sentence_aside = match place(&options) {
         TargetKind::Local => output(arguments).is_some(),
-        TargetKind::Nodes => output(arguments) == Some(Path::new("-")),
+        TargetKind::Nodes | TargetKind::Cluster => output(arguments) == Some(Path::new("-")),
     };
     let request = Request { output: arguments.output.clone(), ..Request::new(operation, &arguments.inputs) };
     operations::run(options, &request)?.tell(|report, done| {

@@ -20,6 +20,11 @@ use crate::{
 };
 
 pub fn sort(options: GlobalOptions, arguments: &Sort) -> Result<()> {
+    sort_as("sort", options, arguments)
+}
+
+/// Sorts on the target that the options select. `command` is the name of the command in the report.
+pub fn sort_as(command: &'static str, options: GlobalOptions, arguments: &Sort) -> Result<()> {
     check_stdout_is_free(&options, &arguments.output)?;
     let by = match arguments.record {
         Some(bytes) => By::Records { bytes, key: arguments.key_bytes.map(|key| (key.start, key.end)) },
@@ -37,7 +42,7 @@ pub fn sort(options: GlobalOptions, arguments: &Sort) -> Result<()> {
     operations::run(options, &request)?.tell(|report, done| {
         let sentence = sentence(&done.answer, what, &arguments.output);
         let how = how(&done.answer);
-        Outcome { sentence_aside: true, how, ..Outcome::new("sort", report, done, sentence) }
+        Outcome { sentence_aside: true, how, ..Outcome::new(command, report, done, sentence) }
     })
 }
 

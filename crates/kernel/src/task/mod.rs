@@ -97,6 +97,9 @@ pub enum RequiredRight {
     Data,
     /// The right to run built-in kinds of tasks.
     BuiltIn,
+    /// The right to run built-in kinds of tasks, or the right of a node that works for such a client: the request names
+    /// a running job by a secret number.
+    Relay,
     /// The right to put datasets: the task writes one.
     Store,
     /// The right to run WebAssembly code that the client sends.
@@ -119,6 +122,12 @@ pub trait TaskHandler: Send + Sync {
     /// much.
     fn smallest_memory_bytes(&self) -> u64 {
         0
+    }
+
+    /// Returns true if the task waits for one of the slots of the node. A task without a slot starts at once if its
+    /// memory is free, and is refused otherwise: it computes little, or works in the memory of a task with a slot.
+    fn takes_slot(&self) -> bool {
+        true
     }
 
     /// Runs the task. After the last batch, the client receives the returned value and the cost of the job.

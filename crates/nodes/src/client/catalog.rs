@@ -16,8 +16,8 @@ use super::{
 use crate::{
     Error, Nodes, Result,
     protocol::{
-        DatasetKey, DatasetReplica, FileMap, MAP_VERSION, MAPS_MAX, MapAnswer, SPREAD, SpreadId, piece_name,
-        wire::json,
+        DatasetKey, DatasetReplica, FileMap, MAP_VERSION, MAPS_MAX, MapAnswer, PieceRequest, SPREAD,
+        SpreadId, piece_name, wire::json,
     },
 };
 
@@ -83,6 +83,31 @@ pub(crate) struct Replica {
 }
 
 impl DistributedFile {
+    /// Returns the requests for a whole piece, each with the index of a node that holds the piece. `number` and `whole`
+    /// are the numbers of the piece and of the file in the request.
+    pub fn piece_requests(&self, piece: usize, number: u64, whole: u64) -> Vec<(usize, PieceRequest)> {
+        let Piece { offset, lines_before, bytes, from, holders, .. } = &self.pieces[piece];
+        let request = |holder: &Replica| PieceRequest {
+            number,
+            whole,
+            dataset: self.dataset.clone(),
+            id: holder.id,
+            file: holder.file.clone(),
+            from: *from,
+            to: *bytes,
+            offset: offset + from,
+            lines: *lines_before,
+        };
+        holders.iter().map(|holder| (holder.node, request(holder))).collect()
+    }
+
+    /// Returns the reasons why no node holds a piece.
+    pub fn absence(&self, piece: usize) -> String {
+        let Piece { offset, bytes, absent, .. } = &self.pieces[piece];
+        let why = if absent.is_empty() { "no node holds them".to_string() } else { absent.join("; ") };
+        format!("{}: bytes {offset} to {}: {why}", self.title, offset + bytes)
+    }
+
     /// Returns a spread file of which only the name is known so far.
     fn spread(title: String, dataset: String) -> DistributedFile {
         DistributedFile {

@@ -41,7 +41,7 @@ impl Generation {
 
 impl SpreadId {
     /// Draws a random id.
-    pub(crate) fn random() -> SpreadId {
+    pub fn random() -> SpreadId {
         let mut random = [0; 16];
         getrandom::fill(&mut random).expect("the system gives random numbers");
         SpreadId(u128::from_le_bytes(random))
@@ -49,7 +49,7 @@ impl SpreadId {
 }
 
 /// Returns the time of this machine, in milliseconds since 1970.
-pub(crate) fn now_ms() -> u64 {
+pub fn now_ms() -> u64 {
     (OffsetDateTime::now_utc().unix_timestamp_nanos() / 1_000_000).try_into().unwrap_or(0)
 }
 

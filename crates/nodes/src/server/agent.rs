@@ -174,7 +174,7 @@ impl FlightService for Agent {
         &self,
         request: Request<Streaming<FlightData>>,
     ) -> Result<Response<Self::DoPutStream>, Refusal> {
-        let caller = self.allowed(&request, Right::Write)?;
+        let caller = self.allowed(&request, &[Right::Write])?;
         if self.0.draining.load(Ordering::Relaxed) {
             return Err(
                 self.refuse(Refusal::unavailable("this node is shutting down and accepts no more uploads"))

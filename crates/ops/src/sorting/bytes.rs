@@ -37,6 +37,14 @@ impl Shape {
         }
     }
 
+    /// Returns the length of a record in bytes without the number of its shard, or 0 for lines.
+    pub fn record_bytes(&self) -> usize {
+        match self {
+            Shape::Lines => 0,
+            Shape::Records(row_bytes, ..) => row_bytes - NUMBER_BYTES,
+        }
+    }
+
     /// Returns true if the bytes are exactly one row.
     fn is_row(&self, bytes: &[u8]) -> bool {
         match self {
@@ -45,7 +53,7 @@ impl Shape {
         }
     }
 
-    fn key<'a>(&self, row: &'a [u8]) -> &'a [u8] {
+    pub fn key<'a>(&self, row: &'a [u8]) -> &'a [u8] {
         match *self {
             Shape::Lines => &row[..row.len() - 1],
             Shape::Records(_, start, end) => &row[start..end],
@@ -53,7 +61,7 @@ impl Shape {
     }
 
     /// Returns the part of a row that is written to the output.
-    fn written<'a>(&self, row: &'a [u8]) -> &'a [u8] {
+    pub fn written<'a>(&self, row: &'a [u8]) -> &'a [u8] {
         &row[..row.len() - self.number(row).len()]
     }
 
@@ -82,8 +90,13 @@ pub(super) struct ByteRows {
 }
 
 impl ByteRows {
+    /// Returns the bytes of a row.
+    pub fn row(&self, row: usize) -> &[u8] {
+        self.rows.value(row)
+    }
+
     /// Returns the bytes of a range of rows.
-    fn run(&self, rows: &Range<usize>) -> &[u8] {
+    pub fn run(&self, rows: &Range<usize>) -> &[u8] {
         let offset = |row: usize| self.rows.value_offsets()[row] as usize;
         &self.rows.value_data()[offset(rows.start)..offset(rows.end)]
     }

@@ -29,7 +29,9 @@
 
 mod bytes;
 mod helping;
+mod merge;
 mod node;
+mod stages;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -52,10 +54,13 @@ use inshore_tables::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use self::node::Sorts;
 use self::{
     bytes::{RowHow, Shape},
     table::TableHow,
+};
+pub use self::{
+    node::Sorts,
+    stages::{StageSort, sort_on_cluster},
 };
 pub use crate::files::Error;
 use crate::files::{Asker, FileText, Files, check_plain, ending_of};

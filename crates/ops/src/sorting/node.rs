@@ -97,7 +97,7 @@ fn number_of(source: &TaskSource) -> Result<u32, Failure> {
 }
 
 /// Returns a shard of lines or records as an input.
-fn bytes_of(job: &Job, source: &TaskSource) -> Result<Input, Failure> {
+pub(super) fn bytes_of(job: &Job, source: &TaskSource) -> Result<Input, Failure> {
     let part = FilePart { at: 0, ..piece_of(job, &source.source)? };
     let (name, bytes) = (source.source.name(), source.source.part_bytes());
     let input = Input::of_parts(name, "", bytes, vec![part]);

@@ -96,7 +96,7 @@ impl Plan for ChecksumFiles {}
 
 impl Operation for Checksum {
     const NAME: &'static str = "checksum";
-    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
+    const PLACES: &'static [TargetKind] = &TargetKind::LOCAL_AND_NODES;
     const STORE: StoreUse = StoreUse::Datasets;
     const FORM: NormalForm = NormalForm::Answer;
     type Plan = ChecksumFiles;

@@ -38,7 +38,8 @@ use crate::{
 };
 
 /// The kinds of targets that can run the operations on kernels.
-const PLACES: &[TargetKind] = if cfg!(feature = "nodes") { &TargetKind::ALL } else { &[TargetKind::Local] };
+const PLACES: &[TargetKind] =
+    if cfg!(feature = "nodes") { &TargetKind::LOCAL_AND_NODES } else { &[TargetKind::Local] };
 
 /// Runs a WebAssembly module over the bytes of the inputs: see [`run_wasm`]. The result goes to the output file,
 /// or else to [`Attachments::bytes`].
@@ -134,7 +135,7 @@ impl Operation for RunKernel {
             (true, _) => read_module(Path::new(&self.kernel))?,
             (false, Target::Local) => Module::stored(context.stored(job)?, &self.kernel)?,
             #[cfg(feature = "nodes")]
-            (false, Target::Nodes(on)) => self.on_nodes(on, job)?,
+            (false, Target::Nodes(on) | Target::Cluster(on)) => self.on_nodes(on, job)?,
         };
         let kernel = WasmKernel::new(module, &self.args);
         let answer = |module: WasmSummary| KernelAnswer { kernel: self.kernel.clone(), module };
@@ -228,7 +229,7 @@ impl Operation for PushKernel {
                 0
             }
             #[cfg(feature = "nodes")]
-            Target::Nodes(on) => {
+            Target::Nodes(on) | Target::Cluster(on) => {
                 let copies = on.nodes.addresses().count();
                 let load = LoadOptions { copies, piece_bytes: Some(bytes + 2), ..LoadOptions::default() };
                 let called = only(Self::NAME, context.inputs)?.display().to_string();

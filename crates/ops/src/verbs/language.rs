@@ -95,7 +95,7 @@ impl IdentifyLanguage {
 
 impl Operation for TrainLanguage {
     const NAME: &'static str = "language train";
-    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
+    const PLACES: &'static [TargetKind] = &TargetKind::LOCAL_AND_NODES;
     const STORE: StoreUse = StoreUse::Always;
     const FORM: NormalForm = NormalForm::Dataset;
     type Plan = ResolvedInputs;
@@ -167,7 +167,7 @@ fn tables(job: &Job, inputs: &[PathBuf]) -> Result<Vec<Input>> {
 
 impl Operation for IdentifyLanguage {
     const NAME: &'static str = "language identify";
-    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
+    const PLACES: &'static [TargetKind] = &TargetKind::LOCAL_AND_NODES;
     const STORE: StoreUse = StoreUse::Always;
     const FORM: NormalForm = NormalForm::Bytes;
     type Plan = ResolvedInputs;

@@ -117,7 +117,7 @@ fn each_file(
 
 impl Operation for Compress {
     const NAME: &'static str = "compress";
-    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
+    const PLACES: &'static [TargetKind] = &TargetKind::LOCAL_AND_NODES;
     const STORE: StoreUse = StoreUse::Never;
     const FORM: NormalForm = NormalForm::Unpacked;
     type Plan = ResolvedInputs;
@@ -166,7 +166,7 @@ fn check_remove(operation: &'static str, remove: bool, place: TargetKind) -> Res
 
 impl Operation for Decompress {
     const NAME: &'static str = "decompress";
-    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
+    const PLACES: &'static [TargetKind] = &TargetKind::LOCAL_AND_NODES;
     const STORE: StoreUse = StoreUse::Never;
     const FORM: NormalForm = NormalForm::Bytes;
     type Plan = ResolvedInputs;

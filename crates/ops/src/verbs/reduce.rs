@@ -149,8 +149,11 @@ pub enum ReducePlan {
 }
 
 /// The kinds of targets. Nodes compute groups by SQL queries, so the target `Nodes` needs the feature `sql`.
-const PLACES: &[TargetKind] =
-    if cfg!(all(feature = "nodes", feature = "sql")) { &TargetKind::ALL } else { &[TargetKind::Local] };
+const PLACES: &[TargetKind] = if cfg!(all(feature = "nodes", feature = "sql")) {
+    &TargetKind::LOCAL_AND_NODES
+} else {
+    &[TargetKind::Local]
+};
 
 impl Plan for ReducePlan {}
 
@@ -180,9 +183,11 @@ impl Reduce {
         TableWriter::check_path(context.output()?)?;
         match context.target {
             #[cfg(all(feature = "nodes", feature = "sql"))]
-            Target::Nodes(on) => Ok(ReducePlan::Nodes(sql::NodesOfQuery::new(on, self.header)?)),
+            Target::Nodes(on) | Target::Cluster(on) => {
+                Ok(ReducePlan::Nodes(sql::NodesOfQuery::new(on, self.header)?))
+            }
             #[cfg(all(feature = "nodes", not(feature = "sql")))]
-            Target::Nodes(_) => {
+            Target::Nodes(_) | Target::Cluster(_) => {
                 Err(Error::Unsupported { operation: context.operation, place: TargetKind::Nodes })
             }
             Target::Local => Ok(ReducePlan::Here),

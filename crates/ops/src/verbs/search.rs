@@ -297,7 +297,7 @@ fn titled(candidate: WalkedFile) -> WalkedFile {
 
 impl Operation for Search {
     const NAME: &'static str = "search";
-    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
+    const PLACES: &'static [TargetKind] = &TargetKind::LOCAL_AND_NODES;
     const STORE: StoreUse = StoreUse::Datasets;
     const FORM: NormalForm = NormalForm::Bytes;
     type Plan = ResolvedInputs;

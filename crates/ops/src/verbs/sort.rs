@@ -22,7 +22,7 @@ use crate::{
     target_kind::TargetKind,
 };
 #[cfg(feature = "nodes")]
-use crate::{operation::helping_on, sorting};
+use crate::{operation::helping_on, sorting, target::Target};
 
 /// Sorts lines, records or the rows of tables. The data may be larger than memory: see [`sort_lines`],
 /// [`sort_records`] and [`sort_table`].
@@ -118,6 +118,11 @@ impl Operation for Sort {
 
     fn check(&self, _inputs: &[PathBuf], _output: Option<&Path>, place: TargetKind) -> Result<()> {
         check_resume(Self::NAME, self.resume, place)?;
+        if place == TargetKind::Cluster && matches!(self.by, By::Columns { .. }) {
+            let (operation, option) = (Self::NAME, "key");
+            let why = "a cluster sorts lines and records: sort tables with --node, or on one machine";
+            return Err(Error::UnsupportedOption { operation, option, place, why });
+        }
         match self.by {
             By::Records { bytes, key } => record(bytes, key).map(drop),
             By::Lines | By::Columns { .. } => Ok(()),
@@ -187,6 +192,11 @@ impl Operation for Sort {
                         header: (*header).into(),
                     },
                 };
+                if let Target::Cluster(_) = context.target {
+                    let (summary, report) =
+                        sorting::sort_on_cluster(&on, job, &wholes, &by, options, output)?;
+                    return Ok(Response::in_stages(summary, report));
+                }
                 let how = helping_on(&on, job);
                 let sorted = sorting::sort_on_nodes(&on.nodes, job, wholes, &by, options, output, &how);
                 let (summary, gathered) = sorted?;

@@ -140,7 +140,7 @@ impl Plan for QueryPlan {}
 impl Operation for Sql {
     const NAME: &'static str = "sql";
     const PLACES: &'static [TargetKind] =
-        if cfg!(feature = "nodes") { &TargetKind::ALL } else { &[TargetKind::Local] };
+        if cfg!(feature = "nodes") { &TargetKind::LOCAL_AND_NODES } else { &[TargetKind::Local] };
     const STORE: StoreUse = StoreUse::Always;
     const FORM: NormalForm = NormalForm::SortedRows;
     type Plan = QueryPlan;

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use anyhow::{Result, bail};
 use inshore::{
     nodes::{ClientConfig, ClientCredentials, GatherReport, HereCost, Nodes, RunOptions, read_credentials},
+    ops::{JobReport, StageReport},
     store::format_bytes,
 };
 
@@ -98,6 +99,28 @@ pub fn costs(gathered: &GatherReport) -> Vec<(&'static str, String)> {
         ("node", text)
     });
     costs.chain(gathered.here.iter().map(|here| ("this machine", local_work(here)))).collect()
+}
+
+/// Describes the stages of a job on a cluster, for `--explain`.
+pub fn stages(job: &JobReport) -> Vec<(&'static str, String)> {
+    let stage = |(name, stage): (&'static str, &StageReport)| {
+        let text = format!(
+            "{} partitions, {} written, done after {:.1} s, {:.1} s in all attempts",
+            stage.partitions,
+            format_bytes(stage.bytes),
+            stage.seconds,
+            stage.attempt_seconds
+        );
+        (name, text)
+    };
+    let attempts = &job.attempts;
+    let exchange = format!("{} sent between nodes", format_bytes(job.fetched));
+    let of_attempts = format!(
+        "{} started, {} finished, {} failed, {} lost with their node, {} second attempts",
+        attempts.started, attempts.finished, attempts.failed, attempts.lost, attempts.second
+    );
+    let stages = ["map", "merge"].into_iter().zip(&job.stages).map(stage);
+    stages.chain([("exchange", exchange), ("attempts", of_attempts)]).collect()
 }
 
 /// Describes the part of the work that this machine did, and the reason why this part was not larger.

@@ -9,10 +9,8 @@ mod serve;
 mod status;
 pub mod traverse;
 
-#[cfg(not(feature = "sql"))]
-pub use self::client::are_named;
 pub use self::{
-    client::{connect, costs, refuse, run_options, tell_missing},
+    client::{are_named, connect, costs, refuse, run_options, stages, tell_missing},
     credentials::credentials,
     repair::repair,
     serve::serve,

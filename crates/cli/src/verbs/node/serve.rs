@@ -15,7 +15,7 @@ use inshore::{
     nodes::{Agent, AgentConfig, read_credentials},
     sandbox::{Policy, Protections},
     store::format_bytes,
-    works,
+    with_stages, works,
 };
 use serde_json::json;
 use signal_hook::{
@@ -62,7 +62,7 @@ pub fn serve(options: &GlobalOptions, words: &Serve) -> Result<()> {
         format_bytes(config.memory_bytes),
         config.slots
     );
-    let mut works = works();
+    let mut works = with_stages(works(), config.credentials.clone());
     if !words.allow.is_empty() {
         let mut policy = Policy::default();
         if words.strict {

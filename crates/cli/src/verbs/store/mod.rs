@@ -211,9 +211,11 @@ where
                 say(&format!("removed: {}", removed.join(", ")));
             }
             TargetKind::Local => {}
-            TargetKind::Nodes => removed.iter().zip(holders).for_each(|(name, from)| {
-                say(&format!("{name}: removed from {}", counted(*from as u64, "node")));
-            }),
+            TargetKind::Nodes | TargetKind::Cluster => {
+                removed.iter().zip(holders).for_each(|(name, from)| {
+                    say(&format!("{name}: removed from {}", counted(*from as u64, "node")));
+                })
+            }
         }
     }
     ran.check()

@@ -56,7 +56,7 @@ impl Agent {
         request: Request<Action>,
     ) -> Result<impl Stream<Item = Result<arrow_flight::Result, Refusal>> + use<>, Refusal> {
         let kind = request.get_ref().r#type.clone();
-        let caller = self.allowed(&request, required_right(&kind))?;
+        let caller = self.allowed(&request, &[required_right(&kind)])?;
         let (agent, body) = (self.clone(), request.into_inner().body);
         let _body = self.0.requests.take(body.len() as u64).map_err(|refusal| self.refuse(refusal))?;
         let _reads = match kind.as_str() {

@@ -64,7 +64,7 @@ struct Method {
 impl Method {
     fn of_path(path: &str) -> Method {
         let (any_of, message_bytes_max, is_unary): (&[Right], _, _) = match path.rsplit('/').next() {
-            Some("DoGet") => (&[Right::Read], REQUEST_BYTES_MAX, true),
+            Some("DoGet") => (&[Right::Read, Right::Relay], REQUEST_BYTES_MAX, true),
             Some("DoPut") => (&[Right::Write], REQUEST_BYTES_MAX, false),
             Some("DoExchange") => (&[Right::Run, Right::Relay], STEP_BYTES_MAX, false),
             Some("DoAction") => (&[Right::Read, Right::Write, Right::Administer], QUESTION_BYTES_MAX, true),
@@ -205,7 +205,7 @@ mod tests {
     fn every_method_that_reads_a_body_asks_for_a_right_first() {
         let rights =
             |name: &str| Method::of_path(&format!("/arrow.flight.protocol.FlightService/{name}")).any_of;
-        assert_eq!(rights("DoGet"), [Right::Read]);
+        assert_eq!(rights("DoGet"), [Right::Read, Right::Relay]);
         assert_eq!(rights("DoPut"), [Right::Write]);
         assert_eq!(rights("DoExchange"), [Right::Run, Right::Relay]);
         assert_eq!(rights("DoAction"), [Right::Read, Right::Write, Right::Administer]);

@@ -57,12 +57,12 @@ impl Agent {
         })
     }
 
-    /// Returns the caller of a request, or refuses a caller without this right.
-    pub(super) fn allowed<T>(&self, request: &Request<T>, right: Right) -> Result<Caller, Refusal> {
+    /// Returns the caller of a request, or refuses a caller that has none of these rights.
+    pub(super) fn allowed<T>(&self, request: &Request<T>, any_of: &[Right]) -> Result<Caller, Refusal> {
         let caller = request.extensions().get::<Caller>().cloned();
         let caller = caller
             .ok_or_else(|| Refusal::unauthenticated("credentials: the connection was not authenticated"))?;
-        caller.check_rights(&[right]).map_err(|refusal| self.refuse(refusal))?;
+        caller.check_rights(any_of).map_err(|refusal| self.refuse(refusal))?;
         Ok(caller)
     }
 }

@@ -19,10 +19,9 @@ use super::{
 };
 use crate::{
     protocol::{
-        DATA_BYTES, LoadAnswer, LoadStep, MAP, MAP_BYTES_MAX, PIECE, SPREAD, SpreadId, VERSION, piece_name,
-        wire::json,
+        DATA_BYTES, LoadAnswer, LoadStep, MAP_BYTES_MAX, PIECE, SpreadId, VERSION, piece_name, wire::json,
     },
-    server::tombstones,
+    spread,
 };
 
 /// The size of a write buffer, in bytes.
@@ -184,8 +183,7 @@ impl<'a> LoadReceiver<'a> {
             let store = self.agent.store();
             let job = store.job(Budget::new(RECEIVE_MEMORY_BYTES, 1), self.stop.clone());
             let job = job.map_err(failed)?;
-            let builder = store.create_dataset(&job, &name, SPREAD).map_err(failed)?;
-            let generation = tombstones::marked(store, &name).map_err(failed)?;
+            let (builder, generation) = spread::begin(&job, &name).map_err(failed)?;
             let (writer, block_bytes, next_piece) = (None, block_bytes as usize, 0);
             self.begun = Some(OpenLoad { writer, builder, _job: job, id, block_bytes, next_piece });
             return tell(LoadAnswer::Begun { generation });
@@ -223,11 +221,7 @@ impl<'a> LoadReceiver<'a> {
                 }
                 let mut begun = self.begun.take().expect("looked at above");
                 begun.end_file().map_err(failed)?;
-                begun.begin_file(MAP).map_err(failed)?;
-                let writer = begun.writer.as_mut().expect("just begun");
-                writer.write(&json(&map)).map_err(failed)?;
-                begun.end_file().map_err(failed)?;
-                begun.builder.commit(&map.generation.attributes()).map_err(failed)?;
+                spread::commit(begun.builder, &map).map_err(failed)?;
                 self.is_committed = true;
                 tell(LoadAnswer::Committed)?;
             }

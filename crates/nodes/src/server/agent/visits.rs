@@ -164,7 +164,7 @@ impl Agent {
     ) -> std::result::Result<BoxStream<'static, AnswerResult>, Refusal> {
         let caller = request.extensions().get::<Caller>();
         let is_nodes = caller.is_some_and(|caller| caller.rights.contains(&Right::Relay));
-        let caller = self.allowed(&request, if is_nodes { Right::Relay } else { Right::Run })?;
+        let caller = self.allowed(&request, if is_nodes { &[Right::Relay] } else { &[Right::Run] })?;
         let (out, mut answers) = mpsc::channel::<AnswerResult>(ANSWERS);
         let (agent, mut hops) = (self.clone(), request.into_inner());
         tokio::spawn(async move {
@@ -255,6 +255,10 @@ impl Drop for InboxGuard<'_> {
 impl TaskHandler for TraversalHandler {
     fn kind(&self) -> &'static str {
         TRAVERSE
+    }
+
+    fn takes_slot(&self) -> bool {
+        false
     }
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {

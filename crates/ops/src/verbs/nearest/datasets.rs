@@ -57,7 +57,7 @@ impl std::fmt::Display for DescribedVectors {
 
 impl DatasetOperation for ListVectors {
     const VERB: &'static str = "nearest ls";
-    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
+    const PLACES: &'static [TargetKind] = &TargetKind::LOCAL_AND_NODES;
     const FORM: NormalForm = NormalForm::Common;
     type Answer = VectorsAnswer;
 
@@ -73,7 +73,7 @@ impl DatasetOperation for ListVectors {
                 (listed.into_iter().map(|one| DescribedVectors::Local(one.into())).collect(), Vec::new())
             }
             #[cfg(feature = "nodes")]
-            Target::Nodes(on) => {
+            Target::Nodes(on) | Target::Cluster(on) => {
                 let (listed, notes) = list_on_nodes(on)?;
                 (listed.into_iter().map(|one| DescribedVectors::OnNodes(one.into())).collect(), notes)
             }
@@ -89,7 +89,7 @@ pub struct DescribeVectors {}
 
 impl DatasetOperation for DescribeVectors {
     const VERB: &'static str = "nearest info";
-    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
+    const PLACES: &'static [TargetKind] = &TargetKind::LOCAL_AND_NODES;
     const FORM: NormalForm = NormalForm::Common;
     type Answer = DescribedVectors;
 
@@ -110,7 +110,9 @@ impl DatasetOperation for DescribeVectors {
                 DescribedVectors::Local(vectors::describe_lists(&job.store(), job, name)?.into())
             }
             #[cfg(feature = "nodes")]
-            Target::Nodes(on) => DescribedVectors::OnNodes(describe_on_nodes(on, name)?.into()),
+            Target::Nodes(on) | Target::Cluster(on) => {
+                DescribedVectors::OnNodes(describe_on_nodes(on, name)?.into())
+            }
         }))
     }
 }
@@ -126,7 +128,7 @@ pub struct RemoveVectors {
 
 impl DatasetOperation for RemoveVectors {
     const VERB: &'static str = "nearest rm";
-    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
+    const PLACES: &'static [TargetKind] = &TargetKind::LOCAL_AND_NODES;
     const FORM: NormalForm = NormalForm::Common;
     type Answer = RemoveAnswer;
 

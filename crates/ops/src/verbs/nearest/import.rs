@@ -103,7 +103,7 @@ pub(super) fn is_table(path: &Path) -> bool {
 
 impl Operation for ImportVectors {
     const NAME: &'static str = "nearest import";
-    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
+    const PLACES: &'static [TargetKind] = &TargetKind::LOCAL_AND_NODES;
     const STORE: StoreUse = StoreUse::Here;
     const FORM: NormalForm = NormalForm::Common;
     type Plan = ImportPlan;

@@ -128,7 +128,7 @@ pub enum BuiltIndex {
 
 impl Operation for IndexVectors {
     const NAME: &'static str = "nearest index";
-    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
+    const PLACES: &'static [TargetKind] = &TargetKind::LOCAL_AND_NODES;
     const STORE: StoreUse = StoreUse::Here;
     const FORM: NormalForm = NormalForm::Common;
     type Plan = ();
@@ -194,7 +194,7 @@ impl Operation for IndexVectors {
 
 impl Operation for MeasureRecall {
     const NAME: &'static str = "nearest recall";
-    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
+    const PLACES: &'static [TargetKind] = &TargetKind::LOCAL_AND_NODES;
     const STORE: StoreUse = StoreUse::Here;
     const FORM: NormalForm = NormalForm::Common;
     type Plan = Queries;

@@ -342,7 +342,7 @@ impl SearchVectors {
 
 impl Operation for SearchVectors {
     const NAME: &'static str = "nearest query";
-    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
+    const PLACES: &'static [TargetKind] = &TargetKind::LOCAL_AND_NODES;
     const STORE: StoreUse = StoreUse::Here;
     const FORM: NormalForm = NormalForm::Bytes;
     type Plan = QueryPlan;
@@ -359,7 +359,9 @@ impl Operation for SearchVectors {
         let queries = Queries::plan(Self::NAME, context.inputs)?;
         #[cfg(feature = "nodes")]
         let on_nodes = match context.target {
-            crate::Target::Nodes(on) => Some(VectorsOnNodes::find(on, &self.dataset)?),
+            crate::Target::Nodes(on) | crate::Target::Cluster(on) => {
+                Some(VectorsOnNodes::find(on, &self.dataset)?)
+            }
             crate::Target::Local => None,
         };
         #[cfg(feature = "nodes")]

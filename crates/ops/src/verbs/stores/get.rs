@@ -88,7 +88,9 @@ impl Operation for GetDataset {
                 Ok(GetPlan::Here(name.to_string(), file.map(str::to_string)))
             }
             #[cfg(feature = "nodes")]
-            Target::Nodes(on) => Ok(GetPlan::Nodes(on.clone(), Box::new(only_file_on_nodes(on, path)?))),
+            Target::Nodes(on) | Target::Cluster(on) => {
+                Ok(GetPlan::Nodes(on.clone(), Box::new(only_file_on_nodes(on, path)?)))
+            }
         }
     }
 

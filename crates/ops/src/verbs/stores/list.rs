@@ -99,7 +99,7 @@ impl DatasetOperation for ListDatasets {
                 Ok(Response::local(ListAnswer { datasets, notes: Vec::new() }))
             }
             #[cfg(feature = "nodes")]
-            Target::Nodes(on) => {
+            Target::Nodes(on) | Target::Cluster(on) => {
                 let catalog = on.nodes.catalog()?;
                 let wholes = catalog.wholes()?;
                 let fault =
@@ -186,6 +186,6 @@ pub(in crate::verbs) fn remove_dataset(
     match context.target {
         Target::Local => context.stored(job)?.store().remove(name).map(|()| None).map_err(Error::from),
         #[cfg(feature = "nodes")]
-        Target::Nodes(on) => on.nodes.remove(name).map(Some).map_err(Error::from),
+        Target::Nodes(on) | Target::Cluster(on) => on.nodes.remove(name).map(Some).map_err(Error::from),
     }
 }

@@ -96,10 +96,10 @@ impl DatasetOperation for PutDataset {
             TargetKind::Local if self.copies.is_some_and(|copies| !(1..=2).contains(&copies)) => {
                 Some(("copies", "expected 1 or 2 on the devices of one store; more copies need nodes"))
             }
-            TargetKind::Nodes if self.append => {
+            TargetKind::Nodes | TargetKind::Cluster if self.append => {
                 Some(("append", "a dataset on nodes is written once, and kept in copies"))
             }
-            TargetKind::Nodes if self.parity.is_some() => {
+            TargetKind::Nodes | TargetKind::Cluster if self.parity.is_some() => {
                 Some(("parity", "a dataset on nodes is written once, and kept in copies"))
             }
             _ => None,
@@ -122,7 +122,7 @@ impl DatasetOperation for PutDataset {
         match context.target {
             Target::Local => Ok(Response::local(self.put_here(context.stored(job)?, file)?)),
             #[cfg(feature = "nodes")]
-            Target::Nodes(on) => Ok(Response::local(self.put_on_nodes(on, job, file)?)),
+            Target::Nodes(on) | Target::Cluster(on) => Ok(Response::local(self.put_on_nodes(on, job, file)?)),
         }
     }
 }

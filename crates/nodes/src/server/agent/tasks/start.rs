@@ -120,7 +120,7 @@ impl Agent {
         resources: &TaskResources,
     ) -> Result<BoxFuture<'static, Permit>, Refusal> {
         let (queue, memory_bytes) = (&self.0.queue, resources.memory_bytes);
-        if task.is_traversal() || resources.compression_beside.is_some() {
+        if !task.handler.takes_slot() || resources.compression_beside.is_some() {
             let permit = queue.reserve_without_slot(memory_bytes).map_err(Refusal::resource_exhausted)?;
             return Ok(futures::future::ready(permit).boxed());
         }

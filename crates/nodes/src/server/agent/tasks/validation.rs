@@ -38,8 +38,9 @@ impl Agent {
     /// # Errors
     /// Returns the refusal of the task. The refusal was already counted and logged.
     pub(crate) fn validate_task(&self, request: &Request<Ticket>) -> Result<ValidTask, Refusal> {
-        // A caller without the right to read learns nothing about handlers or datasets.
-        self.allowed(request, Right::Read)?;
+        // A caller without the right to read learns nothing about handlers or datasets. A node may run some tasks for its
+        // clients.
+        self.allowed(request, &[Right::Read, Right::Relay])?;
         let ticket = &request.get_ref().ticket;
         let memory = self.0.requests.hold(ticket).map_err(|refusal| self.refuse(refusal))?;
         let task: TaskRequest = parse_request(ticket).map_err(|refusal| self.refuse(refusal))?;
@@ -48,7 +49,7 @@ impl Agent {
             return Err(self.refuse(Refusal::unimplemented(format!("this node does not support {what}"))));
         }
         let handler = self.handler(request, &task)?;
-        let caller = self.allowed(request, right(handler.needs()))?;
+        let caller = self.allowed(request, rights(handler.needs()))?;
         if self.0.draining.load(Ordering::Relaxed) {
             return Err(
                 self.refuse(Refusal::unavailable("this node is shutting down and accepts no more tasks"))
@@ -65,7 +66,7 @@ impl Agent {
     ) -> Result<Arc<dyn TaskHandler>, Refusal> {
         let handlers = &self.0.handlers;
         if task.kind == TRAVERSE {
-            let caller = self.allowed(request, Right::Run)?;
+            let caller = self.allowed(request, &[Right::Run])?;
             let handler = TraversalHandler::new(self, &caller, task);
             return Ok(Arc::new(handler.map_err(|refusal| self.refuse(refusal))?));
         }
@@ -78,13 +79,14 @@ impl Agent {
     }
 }
 
-/// Returns the right that a caller needs for a kind of task that requires `required`.
-fn right(required: RequiredRight) -> Right {
+/// Returns the rights of which a caller needs one for a kind of task that requires `required`.
+fn rights(required: RequiredRight) -> &'static [Right] {
     match required {
-        RequiredRight::Data => Right::Read,
-        RequiredRight::BuiltIn => Right::Run,
-        RequiredRight::Store => Right::Write,
-        RequiredRight::WebAssembly => Right::RunWasm,
-        RequiredRight::Commands => Right::RunCommands,
+        RequiredRight::Data => &[Right::Read],
+        RequiredRight::BuiltIn => &[Right::Run],
+        RequiredRight::Relay => &[Right::Run, Right::Relay],
+        RequiredRight::Store => &[Right::Write],
+        RequiredRight::WebAssembly => &[Right::RunWasm],
+        RequiredRight::Commands => &[Right::RunCommands],
     }
 }

@@ -1,0 +1,36 @@
+//! Writes the pieces of a spread file on a node, and makes them visible with the map of the file.
+
+use inshore_store::{DatasetBuilder, Job, Result};
+
+pub use crate::client::now_ms;
+use crate::{
+    protocol::{FileMap, MAP, SPREAD, wire::json},
+    server::tombstones,
+};
+
+/// The size of the checksum blocks of a map, and of its write buffers, in bytes.
+const BLOCK_BYTES: usize = 64 << 10;
+
+/// Begins a dataset for pieces on the store of `job`. Also returns the highest generation among the removed datasets of
+/// this name, or 0.
+///
+/// # Errors
+/// - Returns [`inshore_store::Error::NameExists`] if there is a dataset of this name.
+/// - Returns the error of a failed read of the store.
+pub fn begin(job: &Job, name: &str) -> Result<(DatasetBuilder, u64)> {
+    let store = job.store();
+    let builder = store.create_dataset(job, name, SPREAD)?;
+    let generation = tombstones::marked(&store, name)?;
+    Ok((builder, generation))
+}
+
+/// Adds the map of the file, and makes the dataset visible.
+///
+/// # Errors
+/// Returns the errors of [`DatasetBuilder::commit`].
+pub fn commit(mut builder: DatasetBuilder, map: &FileMap) -> Result<()> {
+    let mut writer = builder.file(MAP, BLOCK_BYTES, BLOCK_BYTES)?;
+    writer.write(&json(map))?;
+    builder.add(writer)?;
+    builder.commit(&map.generation.attributes())
+}

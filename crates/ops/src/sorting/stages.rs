@@ -1,0 +1,402 @@
+//! This module sorts lines and records in stages on a cluster: no row passes through the client.
+//!
+//! ```text
+//!   map:    pieces of a node ─► sort ─► ranges at splitters           a file on the node's scratch
+//!   merge:  range r of each map output ─► merge by keys ─► piece r    a file on the node's scratch
+//! ```
+//!
+//! Splitters are keys of a sample: about [`SAMPLES`] parts of [`SAMPLE_BYTES`] bytes, evenly spread over the input. Rows
+//! with equal keys are in one range, so `unique` needs to look at one range only. The result equals that of a local
+//! sort byte for byte, for the reasons in the parent module.
+//!
+//! Memory: a map attempt sorts any number of bytes in its slot, with runs on scratch. A merge attempt holds a batch of
+//! each map output, so pieces are grouped into as many map partitions as fit. A range is about a quarter of a slot, so
+//! that its fetched bytes stay in memory.
+
+use std::{cmp::Ordering, ops::Range, path::Path};
+
+use arrow_array::RecordBatch;
+use inshore_kernel::{Failure, Reply, Sources};
+use inshore_nodes::{DistributedFile, NodeStatus, OrderedRow, read_from_nodes};
+use inshore_stages::{
+    FinishedJob, InputPartition, JobReport, Options, OutputWriter, READER_BYTES, RangeReader, StageWork,
+    StagesJob,
+};
+use inshore_store::{Context, FileSink, Job, format_bytes};
+use inshore_tables::{Input, Inputs, NewFile, SortOptions, SortSummary};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{
+    Arguments, BATCH_BYTES, Error, Result, SortBy, What,
+    bytes::{ByteRows, RowHow, Shape},
+    check_lines, check_records,
+    merge::merge_rows,
+    node::{bytes_of, sort_pieces},
+};
+use crate::{files::Asker, target::OnNodes};
+
+/// The number of parts of the input that are read for splitters.
+const SAMPLES: u64 = 256;
+/// The size of each of these parts, in bytes.
+const SAMPLE_BYTES: u64 = 8 << 10;
+/// The size at which a batch of the exchange ends, in bytes. The last row may exceed this size.
+const EXCHANGE_BATCH_BYTES: usize = 64 << 10;
+/// The longest row in bytes. A merge may hold a row of each map output.
+const STAGE_ROW_BYTES_MAX: usize = 256 << 10;
+/// The number of attempts that run on a node at the same time.
+const SLOTS: u32 = 2;
+/// The number of map partitions, and of ranges, for each slot of the cluster. With more of them, the last attempts of a
+/// stage end at more equal times, and a lost attempt costs less.
+const PARTITIONS_PER_SLOT: u64 = 4;
+/// The largest number of ranges. Each range of each map output takes an entry in the directory of the output.
+const RANGES_MAX: u64 = 4096;
+/// The part of a node's memory that a job takes.
+const MEMORY_PART: u64 = 2;
+
+/// The arguments of a sort in stages.
+#[derive(Serialize, Deserialize)]
+struct StageArguments {
+    sort: Arguments,
+    /// The first key of each range but the first, in the order of the sort.
+    splitters: Vec<Vec<u8>>,
+}
+
+impl StageArguments {
+    fn shape(&self) -> std::result::Result<Shape, Failure> {
+        match &self.sort.what {
+            What::Lines => Ok(Shape::Lines),
+            What::Records(bytes, key) if key.start <= key.end && key.end <= *bytes => {
+                Ok(Shape::records(*bytes, key))
+            }
+            What::Records(..) | What::Table { .. } => Err("invalid request: unknown rows".into()),
+        }
+    }
+}
+
+/// The code of a sort on the nodes of a cluster.
+#[derive(Debug)]
+pub struct StageSort;
+
+impl StageWork for StageSort {
+    fn kind(&self) -> &'static str {
+        "sort"
+    }
+
+    fn map(
+        &self,
+        job: &Job,
+        arguments: &Value,
+        input: Sources,
+        output: &mut OutputWriter,
+    ) -> std::result::Result<(), Failure> {
+        let arguments: StageArguments = serde_json::from_value(arguments.clone())?;
+        let how = row_how(arguments.shape()?, &arguments.sort);
+        let bytes = input.bytes();
+        let pieces: Vec<Input> =
+            input.map(|source| bytes_of(job, &source?)).collect::<std::result::Result<_, Failure>>()?;
+        let mut ranges = Ranges { output, how, splitters: &arguments.splitters, next: 0 };
+        let inputs = Inputs::asked(pieces.into_iter().map(Ok), Some(bytes));
+        sort_pieces(job, "the input", arguments.sort, inputs, &mut ranges).map(drop)
+    }
+
+    fn merge(
+        &self,
+        _job: &Job,
+        arguments: &Value,
+        inputs: Vec<RangeReader>,
+        output: &mut OutputWriter,
+    ) -> std::result::Result<(), Failure> {
+        let arguments: StageArguments = serde_json::from_value(arguments.clone())?;
+        let how = row_how(arguments.shape()?, &arguments.sort);
+        let (mut written, mut last) = (Vec::with_capacity(2 * EXCHANGE_BATCH_BYTES), None::<Vec<u8>>);
+        merge_rows::<ByteRows>(inputs, &how, |rows, run| {
+            for row in run {
+                let row = rows.row(row);
+                if arguments.sort.unique {
+                    let key = how.shape.key(row);
+                    if last.as_deref() == Some(key) {
+                        continue;
+                    }
+                    let last = last.get_or_insert_default();
+                    last.clear();
+                    last.extend_from_slice(key);
+                }
+                written.extend_from_slice(how.shape.written(row));
+            }
+            if written.len() >= EXCHANGE_BATCH_BYTES {
+                output.bytes(&written)?;
+                written.clear();
+            }
+            Ok(())
+        })?;
+        if !written.is_empty() {
+            output.bytes(&written)?;
+        }
+        Ok(())
+    }
+}
+
+fn row_how(shape: Shape, sort: &Arguments) -> RowHow {
+    RowHow { shape, descending: sort.descending, bytes_max: BATCH_BYTES + STAGE_ROW_BYTES_MAX }
+}
+
+/// Compares two keys in the order of the sort.
+fn compare(descending: bool, one: &[u8], other: &[u8]) -> Ordering {
+    if descending { other.cmp(one) } else { one.cmp(other) }
+}
+
+/// Receives sorted rows, and divides them at the splitters.
+struct Ranges<'a> {
+    output: &'a mut OutputWriter,
+    how: RowHow,
+    splitters: &'a [Vec<u8>],
+    /// The range of the last row.
+    next: usize,
+}
+
+impl Ranges<'_> {
+    /// Returns the first row from `start` on whose key does not come before the splitter that ends the current range.
+    fn end(&self, rows: &ByteRows, start: usize) -> usize {
+        let Some(splitter) = self.splitters.get(self.next) else { return rows.rows() };
+        let (mut first, mut beyond) = (start, rows.rows());
+        while first < beyond {
+            let middle = first + (beyond - first) / 2;
+            let key = self.how.shape.key(rows.row(middle));
+            match compare(self.how.descending, key, splitter) {
+                Ordering::Less => first = middle + 1,
+                _ => beyond = middle,
+            }
+        }
+        first
+    }
+
+    fn write(
+        &mut self,
+        batch: &RecordBatch,
+        rows: &ByteRows,
+        run: Range<usize>,
+    ) -> std::result::Result<(), Failure> {
+        let mut start = run.start;
+        while start < run.end {
+            let mut end = start + 1;
+            while end < run.end && rows.run(&(start..end)).len() < EXCHANGE_BATCH_BYTES {
+                end += 1;
+            }
+            // A slice of a batch is written with its own bytes only.
+            self.output.batch(self.next as u32, &batch.slice(start, end - start))?;
+            start = end;
+        }
+        Ok(())
+    }
+}
+
+impl Reply for Ranges<'_> {
+    fn batch(&mut self, batch: RecordBatch) -> std::result::Result<(), Failure> {
+        let rows = ByteRows::of_batch(&batch, &self.how).ok_or("invalid rows, or rows out of order")?;
+        let mut start = 0;
+        while start < rows.rows() {
+            let end = self.end(&rows, start);
+            self.write(&batch, &rows, start..end)?;
+            start = end;
+            if start < rows.rows() {
+                self.next += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the name of the dataset that an output names: `store:NAME`.
+fn dataset_name(output: &Path) -> Option<&str> {
+    output.to_str()?.strip_prefix("store:")
+}
+
+/// Sorts lines or records on a cluster, and writes the rows to a file of this machine, or to a dataset (`store:NAME`)
+/// whose pieces stay on the nodes that computed them. The result equals that of [`inshore_tables::sort_lines`] or
+/// [`inshore_tables::sort_records`].
+///
+/// # Errors
+/// - Returns [`Error::Unfit`] for tables, and for the reasons of [`super::sort_on_nodes`].
+/// - Returns [`Error::Stages`] if the job fails.
+/// - Returns [`Error::Nodes`] if a node cannot be reached.
+/// - Returns [`Error::Table`] if the output cannot be written.
+pub fn sort_on_cluster(
+    on: &OnNodes,
+    context: &Context,
+    wholes: &[DistributedFile],
+    by: &SortBy,
+    options: SortOptions,
+    output: &Path,
+) -> Result<(SortSummary, JobReport)> {
+    let asker = &Asker { nodes: &on.nodes, options: &on.options, context };
+    let (what, shape, record_bytes) = match by {
+        SortBy::Lines => {
+            wholes.iter().try_for_each(|whole| check_lines(asker, whole))?;
+            (What::Lines, Shape::Lines, None)
+        }
+        SortBy::Records(bytes, key) => {
+            wholes.iter().try_for_each(|whole| check_records(whole, *bytes))?;
+            (What::Records(*bytes, key.clone()), Shape::records(*bytes, key), Some(*bytes as u64))
+        }
+        SortBy::Columns { .. } => {
+            let what = "a cluster sorts lines and records: sort tables on nodes (--node), or on one machine";
+            return Err(Error::unfit("a sort on a cluster", what));
+        }
+    };
+    let SortOptions { descending, unique, .. } = options;
+    let sort = Arguments { what, descending, unique, row_bytes_max: STAGE_ROW_BYTES_MAX };
+    let how = row_how(shape, &sort);
+    let finished = {
+        let size = Size::of(asker, wholes)?;
+        let inputs = InputPartition::of_files(wholes, size.partition_bytes);
+        let inputs = inputs.map_err(|why| Error::unfit("a sort on a cluster", why))?;
+        let splitters = splitters(asker, wholes, &how, size.ranges)?;
+        let ranges = splitters.len() as u32 + 1;
+        asker.context.progress().tell(|| size.explained(inputs.len(), ranges));
+        let arguments = StageArguments { sort, splitters };
+        let job = StagesJob {
+            kind: StageSort.kind(),
+            arguments: serde_json::to_value(&arguments).expect("plain data"),
+            inputs,
+            ranges,
+            slots: SLOTS,
+            slot_bytes: size.slot_bytes,
+            options: Options::default(),
+        };
+        inshore_stages::run(asker.nodes, asker.context, &job)?
+    };
+    if !unique {
+        let bytes: u64 = wholes.iter().map(DistributedFile::bytes).sum();
+        // A sort adds a line feed to a last line without one.
+        let ends = if record_bytes.is_none() { wholes.len() as u64 } else { 0 };
+        super::check_all(wholes, "bytes", finished.bytes(), bytes..=bytes + ends)?;
+    }
+    let rows = match record_bytes {
+        Some(bytes) => finished.bytes() / bytes,
+        None => finished.lines(),
+    };
+    write(&finished, asker.context, output, record_bytes)?;
+    let mut summary = SortSummary {
+        rows,
+        bytes: finished.bytes(),
+        scratch_bytes_expected: None,
+        stats: Default::default(),
+    };
+    summary.stats.rows_out = rows;
+    Ok((summary, finished.report().clone()))
+}
+
+fn write(finished: &FinishedJob, context: &Context, output: &Path, record_bytes: Option<u64>) -> Result<()> {
+    context.start_phase("writing", "bytes", finished.bytes());
+    if let Some(name) = dataset_name(output) {
+        return Ok(finished.publish(context, name, record_bytes)?);
+    }
+    let target = if output == Path::new("-") { NewFile::stdout()? } else { NewFile::create(output)? };
+    let file = target.file()?;
+    let mut out = match NewFile::is_in_place(output) {
+        true => FileSink::stream(context, file, target.name())?,
+        false => FileSink::new(context, file, &output.display().to_string(), Some(finished.bytes()))?,
+    };
+    finished.read(context, &mut |bytes| Ok(out.write(bytes)?))?;
+    out.finish()?;
+    target.publish()?;
+    Ok(())
+}
+
+/// The sizes of a sort in stages.
+#[derive(Debug)]
+struct Size {
+    nodes: u64,
+    slot_bytes: u64,
+    /// The number of bytes of a map partition.
+    partition_bytes: u64,
+    ranges: u64,
+}
+
+impl Size {
+    fn of(asker: &Asker<'_>, wholes: &[DistributedFile]) -> Result<Size> {
+        let status = asker.nodes.status();
+        let memory = |node: &NodeStatus| node.status.as_ref().ok().map(|status| status.memory_bytes);
+        let nodes = status.iter().filter_map(memory).count() as u64;
+        let memory_bytes = status.iter().filter_map(memory).min().unwrap_or(0);
+        let memory_bytes = asker.options.node_memory_bytes.unwrap_or(memory_bytes / MEMORY_PART);
+        let slot_bytes = inshore_stages::slot_bytes(memory_bytes, SLOTS);
+        let bytes: u64 = wholes.iter().map(DistributedFile::bytes).sum();
+        let slots = nodes.max(1) * u64::from(SLOTS);
+        // Half of a slot holds a batch of each map output.
+        let inputs_max = slot_bytes / 2 / READER_BYTES;
+        if inputs_max < 2 {
+            let needed = inshore_stages::memory_bytes(4 * READER_BYTES, SLOTS);
+            let what = format!(
+                "a node gives the job {}, and {} is enough: set --node-memory, or the --memory of the nodes",
+                format_bytes(memory_bytes),
+                format_bytes(needed)
+            );
+            return Err(Error::unfit("a sort on a cluster", what));
+        }
+        let partitions = (slots * PARTITIONS_PER_SLOT).min(inputs_max);
+        let ranges = (bytes / (slot_bytes / 4)).max(slots * PARTITIONS_PER_SLOT).min(RANGES_MAX);
+        Ok(Size { nodes, slot_bytes, partition_bytes: bytes.div_ceil(partitions).max(1), ranges })
+    }
+
+    fn explained(&self, partitions: usize, ranges: u32) -> String {
+        format!(
+            "stages: map {partitions} partitions of about {}, merge {ranges} ranges; {} nodes with {SLOTS} slots of {} each",
+            format_bytes(self.partition_bytes),
+            self.nodes,
+            format_bytes(self.slot_bytes)
+        )
+    }
+}
+
+/// Returns at most `ranges - 1` keys that divide a sample of the rows into parts of equal size.
+fn splitters(
+    asker: &Asker<'_>,
+    wholes: &[DistributedFile],
+    how: &RowHow,
+    ranges: u64,
+) -> Result<Vec<Vec<u8>>> {
+    let bytes: u64 = wholes.iter().map(DistributedFile::bytes).sum();
+    let step = (bytes / SAMPLES).max(SAMPLE_BYTES);
+    let mut keys: Vec<Vec<u8>> = Vec::new();
+    for whole in wholes {
+        let mut at = 0;
+        while at < whole.bytes() {
+            asker.context.check_cancelled().map_err(inshore_store::Error::from)?;
+            sample(asker, whole, how, at, &mut keys)?;
+            at += step;
+        }
+    }
+    keys.sort_by(|one, other| compare(how.descending, one, other));
+    let quantile = |range: u64| keys.get((keys.len() as u64 * range / ranges) as usize).cloned();
+    let mut splitters: Vec<Vec<u8>> = (1..ranges).filter_map(quantile).collect();
+    splitters.dedup();
+    Ok(splitters)
+}
+
+/// Adds the keys of the complete rows near a position of a file.
+fn sample(
+    asker: &Asker<'_>,
+    whole: &DistributedFile,
+    how: &RowHow,
+    at: u64,
+    keys: &mut Vec<Vec<u8>>,
+) -> Result<()> {
+    let record = how.shape.record_bytes() as u64;
+    let start = at - at.checked_rem(record).unwrap_or(0);
+    let end = (start + SAMPLE_BYTES.max(record)).min(whole.bytes());
+    let read = match read_from_nodes(asker.nodes, asker.context, whole, start..end, asker.options) {
+        Ok(read) => read,
+        Err(error) => return Err(error.into()),
+    };
+    if record > 0 {
+        keys.extend(read.chunks_exact(record as usize).map(|row| how.shape.key(row).to_vec()));
+        return Ok(());
+    }
+    // The first line may be incomplete, unless the part begins the file, and so may the last one.
+    let skipped = if start == 0 { 0 } else { memchr::memchr(b'\n', &read).map_or(read.len(), |at| at + 1) };
+    let lines = read[skipped..].split_inclusive(|&byte| byte == b'\n');
+    keys.extend(lines.filter(|line| line.ends_with(b"\n")).map(|line| how.shape.key(line).to_vec()));
+    Ok(())
+}

@@ -1,0 +1,207 @@
+//! A job that has finished: its outputs lie on the nodes until they are read or published.
+
+use std::collections::BTreeMap;
+
+use arrow_array::cast::AsArray;
+use inshore_nodes::{
+    Nodes, SingleTask, SpreadId, WatchedTask,
+    protocol::{FileMap, Generation, MAP_VERSION, MapNode, MapPiece},
+    spread,
+};
+use inshore_store::Context;
+use serde::Serialize;
+use serde_json::json;
+
+use super::run::{Member, Result, ask_all};
+use crate::{
+    AttemptToken, Counters, DriverError, NodeId, Output,
+    node::{
+        MESSAGE_BYTES, PUBLISH_BYTES, PUBLISH_KIND, PublishAnswer, PublishRequest, RANGE_KIND, RangeContent,
+        RangeRequest,
+    },
+};
+
+/// The cost of a stage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct StageReport {
+    /// The number of partitions.
+    pub partitions: u32,
+    /// The number of attempts that finished.
+    pub attempts: u64,
+    /// The bytes of all outputs.
+    pub bytes: u64,
+    /// The time from the start of the job to the last output of the stage, in seconds.
+    pub seconds: f64,
+    /// The sum of the times of all finished attempts, in seconds.
+    pub attempt_seconds: f64,
+}
+
+/// The cost of a job.
+#[derive(Clone, Debug, Serialize)]
+pub struct JobReport {
+    /// The stages, in order.
+    pub stages: Vec<StageReport>,
+    /// The bytes that nodes fetched from other nodes.
+    pub fetched: u64,
+    /// The numbers of attempts.
+    pub attempts: Counters,
+    /// The time from the start to the last output, in seconds.
+    pub seconds: f64,
+}
+
+/// A finished job, with its outputs on the nodes. Dropping this value deletes the outputs.
+#[derive(Debug)]
+pub struct FinishedJob {
+    nodes: Nodes,
+    members: Vec<Member>,
+    id: String,
+    sessions: BTreeMap<NodeId, WatchedTask>,
+    /// For each result partition: its output, and the number of its line feeds.
+    outputs: Vec<(Output, u64)>,
+    report: JobReport,
+}
+
+impl FinishedJob {
+    pub(super) fn new(
+        nodes: Nodes,
+        members: Vec<Member>,
+        id: String,
+        sessions: BTreeMap<NodeId, WatchedTask>,
+        outputs: Vec<Output>,
+        lines: &BTreeMap<AttemptToken, u64>,
+        report: JobReport,
+    ) -> FinishedJob {
+        let with_lines = |output: Output| (output, lines.get(&output.token).copied().unwrap_or(0));
+        let outputs = outputs.into_iter().map(with_lines).collect();
+        FinishedJob { nodes, members, id, sessions, outputs, report }
+    }
+
+    /// Returns the cost of the job.
+    pub fn report(&self) -> &JobReport {
+        &self.report
+    }
+
+    /// Returns the size of the result in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.outputs.iter().map(|(output, _)| output.bytes).sum()
+    }
+
+    /// Returns the number of line feeds in the result.
+    pub fn lines(&self) -> u64 {
+        self.outputs.iter().map(|(_, lines)| lines).sum()
+    }
+
+    /// Reads the result in the order of partitions, and passes its bytes to `each`.
+    ///
+    /// # Errors
+    /// - Returns [`DriverError::Nodes`] if a node is lost.
+    /// - Returns [`DriverError::OutputLost`] if a node lacks an output, or sends fewer bytes than the output has.
+    /// - Returns the errors of `each`.
+    pub fn read(
+        &self,
+        context: &Context,
+        each: &mut dyn FnMut(&[u8]) -> inshore_store::Result<()>,
+    ) -> Result<()> {
+        for (output, _) in &self.outputs {
+            let member = &self.members[output.node.0 as usize];
+            let outputs = vec![(output.token.0, output.checksum)];
+            let content = RangeContent::Outputs { outputs, range: 0 };
+            let request = RangeRequest { session: self.id.clone(), content };
+            let mut reader = self.nodes.read_task(
+                member.index,
+                SingleTask {
+                    kind: RANGE_KIND,
+                    arguments: json!(request),
+                    pieces: Vec::new(),
+                    memory_bytes: Some(MESSAGE_BYTES),
+                },
+            );
+            let lost =
+                || DriverError::OutputLost { node: member.address.clone(), partition: output.partition };
+            let mut bytes = 0;
+            while let Some(batch) = reader.next(context)? {
+                let part = batch.columns().get(1).and_then(|bytes| bytes.as_binary_opt::<i32>());
+                let part = part.filter(|_| batch.num_rows() == 1).ok_or_else(lost)?.value(0);
+                bytes += part.len() as u64;
+                each(part)?;
+                context.progress().add(part.len() as u64);
+            }
+            if bytes != output.bytes {
+                return Err(lost());
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the result a dataset that is spread over the nodes: each result partition is a piece on the node that
+    /// computed it. The dataset becomes visible on all nodes after each of them has all of its pieces.
+    ///
+    /// The cost is one read and one write of the result, on the nodes.
+    ///
+    /// # Errors
+    /// - Returns [`DriverError::Nodes`] if a node is lost or refuses the dataset, for example because it has a dataset of
+    ///   this name.
+    /// - Returns [`DriverError::Incomplete`] if only some nodes have committed the dataset.
+    pub fn publish(&self, context: &Context, name: &str, record_bytes: Option<u64>) -> Result<()> {
+        let holders: Vec<NodeId> = self.sessions.keys().copied().collect();
+        let task = |node: NodeId, request: &PublishRequest| {
+            let arguments = json!(request);
+            let memory_bytes = Some(PUBLISH_BYTES);
+            let task = SingleTask { kind: PUBLISH_KIND, arguments, pieces: Vec::new(), memory_bytes };
+            (self.members[node.0 as usize].index, task)
+        };
+        let pieces = |node: NodeId| {
+            let own = self.outputs.iter().filter(|(output, _)| output.node == node);
+            let own = own.map(|(output, _)| (output.partition.partition, output.token.0, output.checksum));
+            let (session, name) = (self.id.clone(), name.to_string());
+            task(node, &PublishRequest::Pieces { session, name, outputs: own.collect() })
+        };
+        let mut number = 1;
+        for answer in ask_all(&self.nodes, context, holders.iter().map(|&node| pieces(node)).collect())? {
+            if let Ok(PublishAnswer::Pieces { generation }) = serde_json::from_value(answer) {
+                number = number.max(generation.saturating_add(1));
+            }
+        }
+        let place = |node: NodeId| {
+            holders.iter().position(|&holder| holder == node).and_then(|place| u16::try_from(place).ok())
+        };
+        let piece = |(output, lines): &(Output, u64)| {
+            let node = place(output.node).ok_or_else(|| DriverError::OutputLost {
+                node: self.members[output.node.0 as usize].address.clone(),
+                partition: output.partition,
+            })?;
+            Ok(MapPiece { bytes: output.bytes, lines: *lines, nodes: vec![node] })
+        };
+        let map_node = |&node: &NodeId| {
+            let Member { number, address, .. } = &self.members[node.0 as usize];
+            MapNode { number: *number, name: address.clone() }
+        };
+        let pieces: Vec<MapPiece> = self.outputs.iter().map(piece).collect::<Result<_>>()?;
+        let map = FileMap {
+            version: MAP_VERSION,
+            generation: Generation { id: SpreadId::random(), number, put_ms: spread::now_ms() },
+            record_bytes: record_bytes.filter(|_| pieces.len() > 1),
+            record_lines: None,
+            is_grouped: false,
+            description: None,
+            nodes: holders.iter().map(map_node).collect(),
+            pieces,
+        };
+        let (mut committed, mut failed) = (0, None);
+        for &node in &holders {
+            let request = PublishRequest::Map { session: self.id.clone(), map: map.clone() };
+            match ask_all(&self.nodes, context, vec![task(node, &request)]) {
+                Ok(_) => committed += 1,
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        match failed {
+            None => Ok(()),
+            Some(error) if committed == 0 => Err(error),
+            Some(error) => Err(DriverError::Incomplete {
+                name: name.to_string(),
+                what: format!("{committed} of {} nodes committed it: {error}", holders.len()),
+            }),
+        }
+    }
+}

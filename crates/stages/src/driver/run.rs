@@ -1,0 +1,425 @@
+//! The loop of a driver.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    time::{Duration, Instant},
+};
+
+use inshore_nodes::{
+    Error as NodesError, NodeStatus, Nodes, SingleTask, TaskEvent, WatchedTask, protocol::TaskDone,
+};
+use inshore_store::Context;
+use serde_json::{Value, json};
+
+use super::{
+    finished::{FinishedJob, JobReport, StageReport},
+    job::StagesJob,
+};
+use crate::{
+    Action, AttemptToken, DriverError, Event, FailureKind, NodeId, Output, PartitionId, Scheduler, Work,
+    node::{
+        ATTEMPT_KIND, AttemptRequest, AttemptResult, MESSAGE_BYTES, Producer, SESSION_KIND, SessionRequest,
+        WorkRequest,
+    },
+};
+
+/// The interval of ticks.
+const TICK: Duration = Duration::from_secs(1);
+/// The interval at which a waiting driver checks for cancellation.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The result of a driver.
+pub(super) type Result<T> = std::result::Result<T, DriverError>;
+
+/// Runs a job on nodes, and returns its outputs, which stay on the nodes until the returned value is dropped.
+///
+/// The cost: a map attempt reads its pieces and writes as many bytes, and a merge attempt reads one range of each map
+/// output and writes its result. Ranges of other nodes are sent once; they stay in memory if the slot has room, and are
+/// written and read once more otherwise. The driver holds the state of the [`Scheduler`], and no rows.
+///
+/// # Errors
+/// - Returns [`DriverError::Stages`] if the job fails. The message names lost nodes, and the partitions that failed.
+/// - Returns [`DriverError::Nodes`] if no node can be reached.
+/// - Returns [`DriverError::Store`] if the job of `context` was cancelled.
+pub fn run(nodes: &Nodes, context: &Context, job: &StagesJob) -> Result<FinishedJob> {
+    let members = members(nodes)?;
+    let number = |node: usize| {
+        members.iter().position(|member| member.index == node).map(|number| NodeId(number as u32))
+    };
+    let plan = job.plan(number)?;
+    let (sender, events) = channel();
+    let slots: Vec<(NodeId, u32)> =
+        (0..members.len()).map(|number| (NodeId(number as u32), job.slots)).collect();
+    let partitions = [plan.partitions(0), plan.partitions(1)];
+    let (scheduler, actions) = Scheduler::start(plan, job.options.clone(), &slots);
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).expect("the system gives random numbers");
+    let mut driver = Driver {
+        nodes,
+        context,
+        job,
+        certificates: nodes.certificates(&members.iter().map(|member| member.index).collect::<Vec<_>>())?,
+        members,
+        id: format!("{:032x}", u128::from_le_bytes(id)),
+        began: Instant::now(),
+        scheduler,
+        actions: actions.into(),
+        sender,
+        sessions: BTreeMap::new(),
+        attempts: BTreeMap::new(),
+        partitions: BTreeMap::new(),
+        deletions: Vec::new(),
+        lines: BTreeMap::new(),
+        stages: partitions.map(|partitions| StageReport { partitions, ..StageReport::default() }).into(),
+        fetched: 0,
+        runs: 0,
+    };
+    context.start_phase("mapping", "partitions", partitions[0].into());
+    let outputs = driver.drive(&events)?;
+    let Driver { members, id, sessions, lines, stages, fetched, scheduler, began, .. } = driver;
+    let report =
+        JobReport { stages, fetched, attempts: scheduler.counters(), seconds: began.elapsed().as_secs_f64() };
+    let sessions = sessions.into_iter().map(|(number, session)| (number, session.task)).collect();
+    Ok(FinishedJob::new(nodes.clone(), members, id, sessions, outputs, &lines, report))
+}
+
+/// A node of a job. The number of a node is its rank by the permanent number of its store, so that all drivers reserve
+/// memory in the same order.
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    /// The index in the list of nodes.
+    pub index: usize,
+    pub address: String,
+    /// The permanent number.
+    pub number: u64,
+    pub memory_bytes: u64,
+}
+
+/// Returns the nodes that answer, in the order of their permanent numbers.
+fn members(nodes: &Nodes) -> Result<Vec<Member>> {
+    let (mut members, mut refusal): (Vec<Member>, Option<NodesError>) = Default::default();
+    for (index, NodeStatus { address, status }) in nodes.status().into_iter().enumerate() {
+        match status {
+            Ok(status) if status.draining => {}
+            Ok(status) => {
+                members.push(Member {
+                    index,
+                    address,
+                    number: status.node,
+                    memory_bytes: status.memory_bytes,
+                });
+            }
+            Err(error) => refusal = Some(error),
+        }
+    }
+    members.sort_by_key(|member| member.number);
+    if let Some(pair) = members.windows(2).find(|pair| pair[0].number == pair[1].number) {
+        return Err(DriverError::SameStore { one: pair[0].address.clone(), other: pair[1].address.clone() });
+    }
+    match (members.is_empty(), refusal) {
+        (true, Some(error)) => Err(error.into()),
+        (true, None) => Err(DriverError::NoNodes),
+        (false, _) => Ok(members),
+    }
+}
+
+/// An event from a connection.
+enum Message {
+    Session(NodeId, u64, TaskEvent),
+    Attempt(AttemptToken, u64, std::result::Result<TaskDone, NodesError>),
+}
+
+/// A session that was requested.
+struct OpenSession {
+    task: WatchedTask,
+    memory_bytes: u64,
+    is_open: bool,
+    /// Distinguishes the session from earlier sessions of the node.
+    run: u64,
+}
+
+/// An attempt that runs on a node.
+struct RunningAttempt {
+    node: NodeId,
+    _task: WatchedTask,
+    run: u64,
+}
+
+struct Driver<'a> {
+    nodes: &'a Nodes,
+    context: &'a Context,
+    job: &'a StagesJob,
+    /// The certificate of each member.
+    certificates: Vec<Option<String>>,
+    members: Vec<Member>,
+    id: String,
+    began: Instant,
+    scheduler: Scheduler,
+    actions: VecDeque<Action>,
+    sender: Sender<Message>,
+    sessions: BTreeMap<NodeId, OpenSession>,
+    attempts: BTreeMap<AttemptToken, RunningAttempt>,
+    partitions: BTreeMap<AttemptToken, PartitionId>,
+    deletions: Vec<WatchedTask>,
+    /// The number of line feeds in the output of each finished attempt.
+    lines: BTreeMap<AttemptToken, u64>,
+    stages: Vec<StageReport>,
+    fetched: u64,
+    /// The number of connections so far.
+    runs: u64,
+}
+
+impl Driver<'_> {
+    fn drive(&mut self, events: &Receiver<Message>) -> Result<Vec<Output>> {
+        let mut ticked = Instant::now();
+        loop {
+            while let Some(action) = self.actions.pop_front() {
+                match action {
+                    Action::Finish { result } => return Ok(result),
+                    Action::Fail { error } => {
+                        self.context.check_cancelled().map_err(inshore_store::Error::from)?;
+                        let names = self.members.iter().map(|member| member.address.clone()).collect();
+                        return Err(DriverError::Stages { error, nodes: names });
+                    }
+                    action => self.act(action),
+                }
+            }
+            match events.recv_timeout(LOOK) {
+                Ok(message) => self.hear(message),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => unreachable!("the driver holds a sender"),
+            }
+            if self.context.check_cancelled().is_err() {
+                self.tell(Event::Cancelled);
+            } else if ticked.elapsed() >= TICK {
+                ticked = Instant::now();
+                self.tell(Event::Tick);
+            }
+        }
+    }
+
+    fn tell(&mut self, event: Event) {
+        let actions = self.scheduler.on(self.began.elapsed(), event);
+        self.actions.extend(actions);
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Reserve { node, memory_bytes } => self.reserve(node, memory_bytes),
+            Action::Unreserve { node } => drop(self.sessions.remove(&node)),
+            Action::Start { token, node, partition, work } => {
+                self.partitions.insert(token, partition);
+                self.start(token, node, work);
+            }
+            Action::Resume { token, node } => self.start(token, node, Work::Merge { fan_in: 1 }),
+            Action::Cancel { token, node } => {
+                if self.attempts.remove(&token).is_some() {
+                    self.tell(Event::Asked { node });
+                }
+            }
+            Action::DeleteScratch { token, node } => {
+                let task = self.attempt_task(token, WorkRequest::Delete, Vec::new());
+                let deletion = self.nodes.watch_task(self.members[node.0 as usize].index, task, |_| {});
+                self.deletions.push(deletion);
+            }
+            // The connection of the session is the lease: it ends if the node or the driver dies.
+            Action::RenewLease { node } => {
+                if self.is_open(node) {
+                    self.tell(Event::LeaseRenewed { node });
+                }
+            }
+            // The outputs of the result are needed until they are published. All sessions end with the job.
+            Action::Release { node, kept } => {
+                if kept.is_empty() && self.scheduler.is_running() {
+                    self.sessions.remove(&node);
+                }
+            }
+            Action::Finish { .. } | Action::Fail { .. } => unreachable!("these actions end the loop"),
+        }
+    }
+
+    fn is_open(&self, node: NodeId) -> bool {
+        self.sessions.get(&node).is_some_and(|session| session.is_open)
+    }
+
+    fn reserve(&mut self, node: NodeId, memory_bytes: u64) {
+        let run = self.next_run();
+        let member = &self.members[node.0 as usize];
+        let needed_bytes = crate::memory_bytes(self.job.slot_bytes, self.job.slots);
+        if needed_bytes > member.memory_bytes {
+            let limit_bytes = memory_bytes.saturating_sub(needed_bytes - member.memory_bytes);
+            return self.tell(Event::Refused { node, limit_bytes });
+        }
+        let addresses = self.members.iter().map(|member| member.address.clone());
+        let request = SessionRequest {
+            id: self.id.clone(),
+            kind: self.job.kind.to_string(),
+            arguments: self.job.arguments.clone(),
+            slots: self.job.slots,
+            slot_bytes: self.job.slot_bytes,
+            nodes: addresses.zip(self.certificates.iter().cloned()).collect(),
+            own: node.0 as usize,
+        };
+        let task = SingleTask {
+            kind: SESSION_KIND,
+            arguments: json!(request),
+            pieces: Vec::new(),
+            memory_bytes: Some(needed_bytes),
+        };
+        let sender = self.sender.clone();
+        let task = self.nodes.watch_task(member.index, task, move |event| {
+            // The receiver lives as long as the driver.
+            let _ = sender.send(Message::Session(node, run, event));
+        });
+        self.sessions.insert(node, OpenSession { task, memory_bytes, is_open: false, run });
+    }
+
+    /// Returns the number of the next connection.
+    fn next_run(&mut self) -> u64 {
+        self.runs += 1;
+        self.runs
+    }
+
+    fn attempt_task(
+        &self,
+        token: AttemptToken,
+        work: WorkRequest,
+        pieces: Vec<inshore_nodes::protocol::PieceRequest>,
+    ) -> SingleTask {
+        let request = AttemptRequest { session: self.id.clone(), token: token.0, work };
+        SingleTask {
+            kind: ATTEMPT_KIND,
+            arguments: json!(request),
+            pieces,
+            memory_bytes: Some(MESSAGE_BYTES),
+        }
+    }
+
+    fn start(&mut self, token: AttemptToken, node: NodeId, work: Work) {
+        let partition = self.partitions[&token];
+        let index = |node: NodeId| self.members[node.0 as usize].index;
+        let input = |node: NodeId| self.job.inputs[partition.partition as usize].request(index(node));
+        let (work, pieces) = match work {
+            Work::Map { read_from } if read_from == node => (WorkRequest::Map, input(node)),
+            Work::Map { read_from } => {
+                (WorkRequest::MapOf { node: read_from.0 as usize, pieces: input(read_from) }, Vec::new())
+            }
+            Work::Merge { .. } => {
+                let (outputs, _) = self.scheduler.outputs_since(0, 0);
+                let places: BTreeMap<u32, Producer> = outputs
+                    .map(|Output { partition, token, node, checksum, .. }| {
+                        let place = partition.partition;
+                        (place, Producer { place, token: token.0, checksum, node: node.0 as usize })
+                    })
+                    .collect();
+                let producers = places.into_values().collect();
+                (WorkRequest::Merge { range: partition.partition, producers }, Vec::new())
+            }
+            // No node drains yet: a node that shuts down is lost.
+            Work::Copy { .. } => unreachable!("the driver reports no draining node"),
+        };
+        let task = self.attempt_task(token, work, pieces);
+        let (sender, index) = (self.sender.clone(), index(node));
+        let run = self.next_run();
+        let task = self.nodes.watch_task(index, task, move |event| {
+            if let TaskEvent::Ended(result) = event {
+                let _ = sender.send(Message::Attempt(token, run, result));
+            }
+        });
+        self.attempts.insert(token, RunningAttempt { node, _task: task, run });
+    }
+
+    fn hear(&mut self, message: Message) {
+        match message {
+            Message::Session(node, run, event) => {
+                let Some(session) = self.sessions.get_mut(&node).filter(|session| session.run == run) else {
+                    return;
+                };
+                match event {
+                    TaskEvent::Batch(_) if session.is_open => {}
+                    TaskEvent::Batch(_) => {
+                        session.is_open = true;
+                        let memory_bytes = session.memory_bytes;
+                        self.tell(Event::Reserved { node, memory_bytes });
+                        (0..self.job.slots).for_each(|_| self.tell(Event::Asked { node }));
+                    }
+                    TaskEvent::Ended(_) => self.lose(node),
+                }
+            }
+            Message::Attempt(token, run, result) => {
+                let Some(attempt) = self.attempts.get(&token).filter(|attempt| attempt.run == run) else {
+                    return;
+                };
+                let node = attempt.node;
+                self.attempts.remove(&token);
+                self.ended(token, node, result);
+            }
+        }
+    }
+
+    fn lose(&mut self, node: NodeId) {
+        self.sessions.remove(&node);
+        self.attempts.retain(|_, attempt| attempt.node != node);
+        self.tell(Event::Lost { node });
+    }
+
+    fn ended(
+        &mut self,
+        token: AttemptToken,
+        node: NodeId,
+        result: std::result::Result<TaskDone, NodesError>,
+    ) {
+        let failed = |why: String| Event::Failed { token, kind: FailureKind::Retryable, why };
+        let event = match result {
+            Err(NodesError::Lost { .. }) => return self.lose(node),
+            Err(error) => failed(error.to_string()),
+            Ok(done) => match serde_json::from_value(done.summary.clone()) {
+                Ok(AttemptResult::Finished { bytes, checksum, lines, fetched }) => {
+                    self.lines.insert(token, lines);
+                    self.count(token, &done, bytes);
+                    self.fetched += fetched;
+                    Event::Finished { token, bytes, checksum }
+                }
+                Ok(AttemptResult::Failed { kind, why }) => Event::Failed { token, kind: kind.into(), why },
+                Ok(AttemptResult::FetchFailed { outputs, cause }) => {
+                    let outputs = outputs.into_iter().map(AttemptToken).collect();
+                    Event::FetchFailed { token, outputs, cause: cause.into() }
+                }
+                Ok(AttemptResult::Deleted) => failed("an unexpected answer".to_string()),
+                Err(error) => failed(format!("an invalid answer: {error}")),
+            },
+        };
+        self.tell(event);
+        self.tell(Event::Asked { node });
+    }
+
+    /// Adds a finished attempt to the report.
+    fn count(&mut self, token: AttemptToken, done: &TaskDone, bytes: u64) {
+        let stage = self.partitions[&token].stage as usize;
+        let report = &mut self.stages[stage];
+        report.attempts += 1;
+        report.bytes += bytes;
+        report.seconds = report.seconds.max(self.began.elapsed().as_secs_f64());
+        report.attempt_seconds += done.seconds;
+        self.context.progress().add(1);
+        if stage == 0 && self.stages[0].attempts == u64::from(self.stages[0].partitions) {
+            self.context.start_phase("merging", "partitions", self.stages[1].partitions.into());
+        }
+    }
+}
+
+/// Requests tasks from nodes in parallel, and returns their summaries in the order of the requests.
+pub(super) fn ask_all(
+    nodes: &Nodes,
+    context: &Context,
+    tasks: Vec<(usize, SingleTask)>,
+) -> Result<Vec<Value>> {
+    let mut readers: Vec<_> = tasks.into_iter().map(|(node, task)| nodes.read_task(node, task)).collect();
+    let mut summaries = Vec::with_capacity(readers.len());
+    for reader in &mut readers {
+        while reader.next(context)?.is_some() {}
+        summaries.push(reader.summary().unwrap_or_default());
+    }
+    Ok(summaries)
+}

@@ -1,0 +1,266 @@
+//! Runs the attempts of a job.
+
+use std::sync::Arc;
+
+use inshore_kernel::{Failure, Reply, Source, SourceOffset, Sources, Task, TaskHandler, TaskSource};
+use inshore_nodes::protocol::PieceRequest;
+use inshore_store::Job;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{
+    ATTEMPT_KIND, RangeContent, RangeRequest,
+    fetch::{FetchError, FetchedBytes, FetchedRange, fetch},
+    output::{OutputWriter, READER_BYTES, RangeBytes, RangeReader, StoredOutput},
+    session::{Session, Sessions, Slot},
+};
+use crate::{FailureKind, FetchFailure};
+
+/// The memory of a task that names a session, in bytes: its messages. Its data lies in the memory of the session.
+pub(crate) const MESSAGE_BYTES: u64 = 1 << 20;
+
+/// The request for an attempt.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AttemptRequest {
+    /// The id of the session.
+    pub session: String,
+    /// The token of the attempt.
+    pub token: u32,
+    pub work: WorkRequest,
+}
+
+/// The work of an attempt.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum WorkRequest {
+    /// Read the pieces of the request, which this node holds.
+    Map,
+    /// Read pieces that another node holds.
+    MapOf { node: usize, pieces: Vec<PieceRequest> },
+    /// Merge a range of each output.
+    Merge { range: u32, producers: Vec<Producer> },
+    /// Delete the output of the attempt.
+    Delete,
+}
+
+/// An output that a merge reads.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Producer {
+    /// The place of the producer's partition in the order of all producers.
+    pub place: u32,
+    pub token: u32,
+    pub checksum: u64,
+    pub node: usize,
+}
+
+/// The result of an attempt: the summary of its task.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum AttemptResult {
+    /// The size of all ranges, the checksum of their directory, the number of line feeds, and the number of bytes that
+    /// the attempt fetched from other nodes.
+    Finished {
+        bytes: u64,
+        checksum: u64,
+        lines: u64,
+        fetched: u64,
+    },
+    Failed {
+        kind: Kind,
+        why: String,
+    },
+    FetchFailed {
+        outputs: Vec<u32>,
+        cause: Fetched,
+    },
+    Deleted,
+}
+
+/// [`FailureKind`] in a message.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) enum Kind {
+    Retryable,
+    DiskFull,
+}
+
+impl From<Kind> for FailureKind {
+    fn from(kind: Kind) -> FailureKind {
+        match kind {
+            Kind::Retryable => FailureKind::Retryable,
+            Kind::DiskFull => FailureKind::DiskFull,
+        }
+    }
+}
+
+/// [`FetchFailure`] in a message.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) enum Fetched {
+    Gone,
+    Unreachable,
+    Slow,
+}
+
+impl From<Fetched> for FetchFailure {
+    fn from(cause: Fetched) -> FetchFailure {
+        match cause {
+            Fetched::Gone => FetchFailure::Gone,
+            Fetched::Unreachable => FetchFailure::Unreachable,
+            Fetched::Slow => FetchFailure::Slow,
+        }
+    }
+}
+
+impl From<FetchFailure> for Fetched {
+    fn from(cause: FetchFailure) -> Fetched {
+        match cause {
+            FetchFailure::Gone => Fetched::Gone,
+            FetchFailure::Unreachable => Fetched::Unreachable,
+            FetchFailure::Slow => Fetched::Slow,
+        }
+    }
+}
+
+/// The handler that runs attempts.
+pub(super) struct Attempts(pub Sessions);
+
+impl TaskHandler for Attempts {
+    fn kind(&self) -> &'static str {
+        ATTEMPT_KIND
+    }
+
+    fn takes_slot(&self) -> bool {
+        false
+    }
+
+    fn work(&self, task: Task, _reply: &mut dyn Reply) -> Result<Value, Failure> {
+        let AttemptRequest { session, token, work } = serde_json::from_value(task.arguments)?;
+        let session = self.0.get(&session).ok_or("the session of the attempt has ended")?;
+        if let WorkRequest::Delete = work {
+            session.delete(token);
+            return Ok(json!(AttemptResult::Deleted));
+        }
+        let slot = session.begin_attempt(token, task.job.cancel())?;
+        let result = match run(&session, &slot, work, task.sources) {
+            Ok((output, fetched)) => {
+                let (bytes, checksum, lines) = (output.bytes(), output.checksum(), output.lines);
+                session.add(token, Arc::new(output));
+                AttemptResult::Finished { bytes, checksum, lines, fetched }
+            }
+            Err(FetchError::Missing(outputs, cause)) => {
+                AttemptResult::FetchFailed { outputs, cause: cause.into() }
+            }
+            Err(FetchError::Failed(failure)) => {
+                task.job.check_cancelled()?;
+                let is_full = matches!(failure.downcast_ref(), Some(inshore_store::Error::NoSpace { .. }));
+                let kind = if is_full { Kind::DiskFull } else { Kind::Retryable };
+                AttemptResult::Failed { kind, why: failure.to_string() }
+            }
+        };
+        Ok(json!(result))
+    }
+}
+
+fn run(
+    session: &Session,
+    slot: &Slot,
+    work: WorkRequest,
+    sources: Sources,
+) -> Result<(StoredOutput, u64), FetchError> {
+    let job = &slot.job;
+    match work {
+        WorkRequest::Map | WorkRequest::Delete => Ok((map(session, job, sources)?, 0)),
+        WorkRequest::MapOf { node, pieces } => {
+            let bytes = pieces.iter().map(|piece| piece.to - piece.from).sum();
+            let sources = copied(session, job, node, pieces)?;
+            Ok((map(session, job, Sources::of(sources))?, bytes))
+        }
+        WorkRequest::Merge { range, producers } => {
+            let (inputs, fetched) = inputs(session, job, range, producers)?;
+            let mut output = writer(session, job)?;
+            session.work.merge(job, &session.arguments, inputs, &mut output)?;
+            Ok((output.finish()?, fetched))
+        }
+    }
+}
+
+/// Begins an output. It takes the memory of the session, since it outlives the slot.
+fn writer(session: &Session, job: &Job) -> inshore_store::Result<OutputWriter> {
+    let job = session.job.with_cancel(job.cancel().clone());
+    OutputWriter::create(&job, &job.scratch_name("output"))
+}
+
+fn map(session: &Session, job: &Job, sources: Sources) -> Result<StoredOutput, Failure> {
+    let mut output = writer(session, job)?;
+    session.work.map(job, &session.arguments, sources, &mut output)?;
+    output.finish()
+}
+
+/// Opens one range of each output, in the order of producer partitions. Fetches the ranges of other nodes first, from
+/// one node after the other, beginning after this node, so that the load spreads over the nodes.
+fn inputs(
+    session: &Session,
+    job: &Job,
+    range: u32,
+    producers: Vec<Producer>,
+) -> Result<(Vec<RangeReader>, u64), FetchError> {
+    let nodes = session.nodes.addresses().count();
+    let kept_bytes = producers.len() as u64 * READER_BYTES;
+    let mut found: Vec<(u32, RangeBytes)> = Vec::with_capacity(producers.len());
+    let mut bytes = 0;
+    for step in 1..nodes {
+        let node = (session.own + step) % nodes;
+        let of_node: Vec<&Producer> = producers.iter().filter(|producer| producer.node == node).collect();
+        if of_node.is_empty() {
+            continue;
+        }
+        let outputs = of_node.iter().map(|producer| (producer.token, producer.checksum)).collect();
+        let tokens: Vec<u32> = of_node.iter().map(|producer| producer.token).collect();
+        let content = RangeContent::Outputs { outputs, range };
+        let request = RangeRequest { session: session.id.clone(), content };
+        let fetched = fetch(job, (&session.nodes, node), &request, (tokens.len(), &tokens), kept_bytes)?;
+        for (producer, FetchedRange { bytes: stored, memory, len }) in of_node.iter().zip(fetched) {
+            bytes += len;
+            found.push((
+                producer.place,
+                match stored {
+                    FetchedBytes::Memory(pieces) => RangeBytes::Memory(pieces, memory),
+                    FetchedBytes::File(output) => RangeBytes::File(output, 0),
+                },
+            ));
+        }
+    }
+    for producer in producers.iter().filter(|producer| producer.node == session.own) {
+        let Some(output) = session.output(producer.token, producer.checksum) else {
+            return Err(FetchError::Missing(vec![producer.token], FetchFailure::Gone));
+        };
+        found.push((producer.place, RangeBytes::File(output, range)));
+    }
+    found.sort_by_key(|(place, _)| *place);
+    let open = |(_, bytes)| RangeReader::open(job, bytes).map_err(FetchError::from);
+    Ok((found.into_iter().map(open).collect::<Result<_, _>>()?, bytes))
+}
+
+/// Copies pieces of another node to scratch.
+fn copied(
+    session: &Session,
+    job: &Job,
+    node: usize,
+    pieces: Vec<PieceRequest>,
+) -> Result<Vec<TaskSource>, FetchError> {
+    // An empty piece has no row, and takes no file.
+    let pieces: Vec<PieceRequest> = pieces.into_iter().filter(|piece| piece.from < piece.to).collect();
+    let content = RangeContent::Pieces(pieces.clone());
+    let request = RangeRequest { session: session.id.clone(), content };
+    let fetched = fetch(job, (&session.nodes, node), &request, (pieces.len(), &[]), u64::MAX)?;
+    let source = |(piece, fetched): (PieceRequest, FetchedRange)| {
+        let PieceRequest { number, whole, from, to, offset, lines, .. } = piece;
+        match fetched.bytes {
+            FetchedBytes::File(output) if output.bytes() == to - from => {
+                let source = Source::dataset(job, output.file.clone());
+                let source = source.behind(SourceOffset { offset, lines });
+                Ok(TaskSource { number, whole, source, stored: None })
+            }
+            _ => Err(format!("received {} bytes of a piece, expected {}", fetched.len, to - from).into()),
+        }
+    };
+    Ok(pieces.into_iter().zip(fetched).map(source).collect::<Result<_, Failure>>()?)
+}

@@ -1,0 +1,87 @@
+//! Makes the outputs of a job's last stage the pieces of a dataset that is spread over the nodes.
+
+use inshore_kernel::{Failure, Reply, RequiredRight, Task, TaskHandler};
+use inshore_nodes::{
+    protocol::{FileMap, piece_name},
+    spread,
+};
+use inshore_store::FileReader;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{PUBLISH_KIND, output::BLOCK_BYTES, session::Sessions};
+
+/// The size of the buffers of copied pieces, in bytes.
+const BUFFER_BYTES: usize = 512 << 10;
+/// The memory of the task, in bytes: two read buffers, two write buffers, and messages.
+pub(crate) const PUBLISH_BYTES: u64 = 4 * BUFFER_BYTES as u64 + (2 << 20);
+
+/// The request to publish outputs. A driver first sends the pieces to all nodes, and then the map.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum PublishRequest {
+    /// Begin the dataset, and copy outputs to its pieces.
+    Pieces {
+        session: String,
+        name: String,
+        /// The number of the piece, the attempt, and the checksum of its directory.
+        outputs: Vec<(u32, u32, u64)>,
+    },
+    /// Commit the dataset.
+    Map { session: String, map: FileMap },
+}
+
+/// The summary of a publication.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum PublishAnswer {
+    /// The pieces are complete. The number is the highest generation of a removed dataset of this name.
+    Pieces {
+        generation: u64,
+    },
+    Committed,
+}
+
+/// The handler that publishes outputs.
+pub(super) struct Publishes(pub Sessions);
+
+impl TaskHandler for Publishes {
+    fn kind(&self) -> &'static str {
+        PUBLISH_KIND
+    }
+
+    fn needs(&self) -> RequiredRight {
+        RequiredRight::Store
+    }
+
+    fn takes_slot(&self) -> bool {
+        false
+    }
+
+    fn work(&self, task: Task, _reply: &mut dyn Reply) -> Result<Value, Failure> {
+        let find = |id: &str| self.0.get(id).ok_or("the session of the outputs has ended");
+        match serde_json::from_value(task.arguments)? {
+            PublishRequest::Pieces { session, name, outputs } => {
+                let session = find(&session)?;
+                let job =
+                    session.job.within(task.job.budget().clone()).with_cancel(task.job.cancel().clone());
+                let (mut builder, generation) = spread::begin(&session.job, &name)?;
+                for (piece, token, checksum) in outputs {
+                    let output = session.output(token, checksum).ok_or("an output of the result is lost")?;
+                    let name = piece_name(piece as usize);
+                    let mut writer = builder.file(&name, BLOCK_BYTES, BUFFER_BYTES)?;
+                    let mut reader = FileReader::new(&job, &output.file, 0..output.bytes(), BUFFER_BYTES)?;
+                    while let Some(bytes) = reader.next_piece()? {
+                        writer.write(bytes)?;
+                    }
+                    builder.add(writer)?;
+                }
+                session.keep_builder(builder);
+                Ok(json!(PublishAnswer::Pieces { generation }))
+            }
+            PublishRequest::Map { session, map } => {
+                let builder = find(&session)?.take_builder().ok_or("no pieces were published")?;
+                spread::commit(builder, &map)?;
+                Ok(json!(PublishAnswer::Committed))
+            }
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! The sessions of the jobs in which a node takes part.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Condvar, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use arrow_array::{RecordBatch, UInt32Array};
+use inshore_kernel::{Failure, Reply, Task, TaskHandler};
+use inshore_nodes::{ClientConfig, NodeCredentials, Nodes};
+use inshore_store::{Cancel, DatasetBuilder, Job};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{
+    SESSION_KIND,
+    output::{StoredOutput, WRITER_BYTES},
+    ranges::SERVE_BYTES,
+};
+use crate::StageWork;
+
+/// The number of requests for ranges that a session serves at the same time. Further requests wait.
+const SERVES_MAX: usize = 8;
+/// The memory of a session for the checksums and directories of its outputs, in bytes. The checksums of 64 GiB of
+/// outputs take 4 MiB.
+const OUTPUTS_BYTES: u64 = 8 << 20;
+/// The interval at which a waiting thread checks for cancellation.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The memory of a session besides its slots and writers, in bytes.
+const BESIDE_BYTES: u64 = SERVES_MAX as u64 * SERVE_BYTES + OUTPUTS_BYTES;
+
+/// Returns the memory that a job takes on a node if it has slots of `slot_bytes` bytes. The writer of an attempt takes
+/// the memory of the session, since the checksums of its output stay until the end of the job.
+pub fn memory_bytes(slot_bytes: u64, slots: u32) -> u64 {
+    slot_bytes.saturating_add(WRITER_BYTES).saturating_mul(slots.into()).saturating_add(BESIDE_BYTES)
+}
+
+/// Returns the memory of a slot if a job takes `memory_bytes` bytes on a node.
+pub fn slot_bytes(memory_bytes: u64, slots: u32) -> u64 {
+    (memory_bytes.saturating_sub(BESIDE_BYTES) / u64::from(slots.max(1))).saturating_sub(WRITER_BYTES)
+}
+
+/// The request for a session.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SessionRequest {
+    /// The id of the session, the same on all nodes of a job: 32 hexadecimal digits.
+    pub id: String,
+    /// The kind of the job: see [`StageWork::kind`].
+    pub kind: String,
+    /// The arguments of the job's code.
+    pub arguments: Value,
+    /// The number of slots, and the memory of each in bytes.
+    pub slots: u32,
+    pub slot_bytes: u64,
+    /// The addresses of the job's nodes, and the certificate that each one shows.
+    pub nodes: Vec<(String, Option<String>)>,
+    /// The index of this node in the list.
+    pub own: usize,
+}
+
+/// The sessions of a node, and the handler that runs them.
+#[derive(Clone)]
+pub(super) struct Sessions(Arc<Inner>);
+
+struct Inner {
+    works: Vec<Arc<dyn StageWork>>,
+    credentials: Option<NodeCredentials>,
+    sessions: Mutex<BTreeMap<String, Arc<Session>>>,
+}
+
+impl Sessions {
+    pub fn new(works: Vec<Arc<dyn StageWork>>, credentials: Option<NodeCredentials>) -> Sessions {
+        Sessions(Arc::new(Inner { works, credentials, sessions: Mutex::default() }))
+    }
+
+    /// Returns a session that has not ended.
+    pub fn get(&self, id: &str) -> Option<Arc<Session>> {
+        self.all().get(id).cloned()
+    }
+
+    fn all(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Session>>> {
+        self.0.sessions.lock().expect("no panic under this lock")
+    }
+
+    /// Connects to the other nodes of a job. The driver names their addresses, but cannot make this node connect to
+    /// arbitrary machines: the authority of this node must have signed a certificate for each host.
+    fn connect(&self, nodes: &[(String, Option<String>)]) -> Result<Nodes, Failure> {
+        let own = self.0.credentials.as_ref();
+        for (address, certificate) in nodes {
+            own.map_or(Ok(()), |own| own.check_peer(address, certificate.as_deref()))?;
+        }
+        let addresses = nodes.iter().map(|(address, _)| address.clone()).collect();
+        Ok(Nodes::new(ClientConfig::new(addresses, own.map(NodeCredentials::as_client)))?)
+    }
+}
+
+/// A job on this node.
+pub(super) struct Session {
+    pub id: String,
+    pub job: Job,
+    pub work: Arc<dyn StageWork>,
+    pub arguments: Value,
+    pub nodes: Nodes,
+    pub own: usize,
+    slots: u32,
+    slot_bytes: u64,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    outputs: BTreeMap<u32, Arc<StoredOutput>>,
+    running: BTreeMap<u32, Cancel>,
+    serving: usize,
+    is_closed: bool,
+    publishing: Option<DatasetBuilder>,
+}
+
+impl Session {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic under this lock")
+    }
+
+    /// Returns the output of an attempt if its directory has this checksum.
+    pub fn output(&self, token: u32, checksum: u64) -> Option<Arc<StoredOutput>> {
+        self.state().outputs.get(&token).filter(|output| output.checksum() == checksum).cloned()
+    }
+
+    pub fn add(&self, token: u32, output: Arc<StoredOutput>) {
+        self.state().outputs.insert(token, output);
+    }
+
+    pub fn delete(&self, token: u32) {
+        self.state().outputs.remove(&token);
+    }
+
+    /// Waits until a condition holds, and changes the state.
+    fn wait_until<T>(
+        &self,
+        cancel: &Cancel,
+        mut take: impl FnMut(&mut State) -> Option<T>,
+    ) -> Result<T, Failure> {
+        let mut state = self.state();
+        loop {
+            if state.is_closed || cancel.is_cancelled() {
+                return Err(inshore_store::Error::Cancelled.into());
+            }
+            if let Some(taken) = take(&mut state) {
+                return Ok(taken);
+            }
+            state = self.changed.wait_timeout(state, LOOK).expect("no panic under this lock").0;
+        }
+    }
+
+    /// Waits for a slot, and returns its job. An attempt that was cancelled may still occupy the slot for a moment.
+    pub fn begin_attempt(self: &Arc<Session>, token: u32, cancel: &Cancel) -> Result<Slot, Failure> {
+        let slots = self.slots as usize;
+        self.wait_until(cancel, |state| {
+            let is_free = state.running.len() < slots && !state.running.contains_key(&token);
+            is_free.then(|| state.running.insert(token, cancel.clone())).map(drop)
+        })?;
+        // The entry is removed when the slot is dropped, also after an error.
+        let mut slot = Slot { session: self.clone(), token, job: self.job.clone() };
+        let threads = (self.job.budget().threads() / slots).max(1);
+        let budget = self.job.budget().part(self.slot_bytes, threads, "a slot of a job")?;
+        slot.job = self.job.within(budget).with_cancel(cancel.clone());
+        Ok(slot)
+    }
+
+    /// Waits until fewer than the largest number of ranges are served, and returns the job of a served range.
+    pub fn begin_serve(self: &Arc<Session>, cancel: &Cancel) -> Result<Serve, Failure> {
+        self.wait_until(cancel, |state| (state.serving < SERVES_MAX).then(|| state.serving += 1))?;
+        let mut serve = Serve { session: self.clone(), job: self.job.clone() };
+        let budget = self.job.budget().part(SERVE_BYTES, 1, "a served range")?;
+        serve.job = self.job.within(budget).with_cancel(cancel.clone());
+        Ok(serve)
+    }
+
+    /// Keeps the builder of a dataset until the driver commits it.
+    pub fn keep_builder(&self, builder: DatasetBuilder) {
+        self.state().publishing = Some(builder);
+    }
+
+    pub fn take_builder(&self) -> Option<DatasetBuilder> {
+        self.state().publishing.take()
+    }
+
+    /// Cancels all attempts, and waits until they have ended.
+    fn close(&self) {
+        let mut state = self.state();
+        state.is_closed = true;
+        state.running.values().for_each(Cancel::cancel);
+        while !state.running.is_empty() || state.serving > 0 {
+            state = self.changed.wait_timeout(state, LOOK).expect("no panic under this lock").0;
+        }
+        *state = State { is_closed: true, ..State::default() };
+    }
+}
+
+/// A slot in which an attempt runs.
+pub(super) struct Slot {
+    session: Arc<Session>,
+    token: u32,
+    pub job: Job,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        // The memory of the slot is free before the next attempt may take it.
+        self.job = self.session.job.clone();
+        self.session.state().running.remove(&self.token);
+        self.session.changed.notify_all();
+    }
+}
+
+/// The permission to serve ranges.
+pub(super) struct Serve {
+    session: Arc<Session>,
+    pub job: Job,
+}
+
+impl Drop for Serve {
+    fn drop(&mut self) {
+        self.job = self.session.job.clone();
+        self.session.state().serving -= 1;
+        self.session.changed.notify_all();
+    }
+}
+
+impl TaskHandler for Sessions {
+    fn kind(&self) -> &'static str {
+        SESSION_KIND
+    }
+
+    /// Holds the memory and the scratch of a job until the connection of the driver ends.
+    fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
+        let request: SessionRequest = serde_json::from_value(task.arguments)?;
+        let job = task.job;
+        let needed = memory_bytes(request.slot_bytes, request.slots);
+        if request.slots == 0 || request.own >= request.nodes.len() || needed > job.budget().memory_bytes() {
+            return Err(
+                "invalid request: a session without slots, with too little memory, or of unknown nodes"
+                    .into(),
+            );
+        }
+        let works = &self.0.works;
+        let work = works.iter().find(|work| work.kind() == request.kind).cloned();
+        let work =
+            work.ok_or_else(|| format!("this node does not support jobs of the kind '{}'", request.kind))?;
+        let session = Arc::new(Session {
+            id: request.id.clone(),
+            nodes: self.connect(&request.nodes)?,
+            job: job.clone(),
+            work,
+            arguments: request.arguments,
+            own: request.own,
+            slots: request.slots,
+            slot_bytes: request.slot_bytes,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let open = OpenSession::new(self, request.id, session)?;
+        reply.batch(RecordBatch::try_from_iter([(
+            "slots",
+            Arc::new(UInt32Array::from(vec![request.slots])) as _,
+        )])?)?;
+        while !job.cancel().is_cancelled() {
+            std::thread::sleep(LOOK);
+        }
+        drop(open);
+        Ok(json!({}))
+    }
+}
+
+/// Registers a session, and closes it when dropped.
+struct OpenSession<'a>(&'a Sessions, String, Arc<Session>);
+
+impl<'a> OpenSession<'a> {
+    fn new(sessions: &'a Sessions, id: String, session: Arc<Session>) -> Result<OpenSession<'a>, Failure> {
+        let mut all = sessions.all();
+        if all.contains_key(&id) {
+            return Err("a session with this id is open already".into());
+        }
+        all.insert(id.clone(), session.clone());
+        Ok(OpenSession(sessions, id, session))
+    }
+}
+
+impl Drop for OpenSession<'_> {
+    fn drop(&mut self) {
+        self.0.all().remove(&self.1);
+        self.2.close();
+    }
+}
