@@ -19,7 +19,7 @@ files, tables, and data frames by the names of their variables. `search`, `searc
 as bytes. These functions are the verbs of the default store; each `Store` has the same verbs.
 
 `connect` opens a client of nodes, which has the same verbs and runs them where the files are stored; `serve`
-makes a node of this process.
+makes a node of this process. `cluster` opens a cluster, whose nodes exchange rows with each other.
 
 Each job has a budget (``memory="64MiB"``, ``threads=4``) and stays within the budget. Long work releases the
 GIL; Ctrl-C stops the work and leaves the store unchanged. Notebooks and interactive terminals draw progress
@@ -28,15 +28,17 @@ GIL; Ctrl-C stops the work and leaves the store unchanged. Notebooks and interac
 ::
 
     errors    exceptions                 graph, store, nodes    Graph, Store, Nodes: where data is
+                                         clusters               Cluster: nodes that exchange rows
     verbs     sort, sql, search, ...     results                Result: methods that return rows
     sources   inputs of verbs            display                output in notebooks and terminals
     fs        inshore:// for fsspec      _native                the extension (python/src)
 
-Each of these modules imports only later modules of this list: ``nodes``, ``store``, ``graph``, ``verbs``,
+Each of these modules imports only later modules of this list: ``clusters``, ``nodes``, ``store``, ``graph``, ``verbs``,
 ``sources``, ``results``, ``display``, ``errors``, ``_native``.
 """
 
 from inshore._native import __version__, features
+from inshore.clusters import Cluster, cluster
 from inshore.display.progress import show_progress
 from inshore.errors import (
     BudgetError,
@@ -81,6 +83,7 @@ __all__ = [
     "ArrayOnFile",
     "ArrowStream",
     "BudgetError",
+    "Cluster",
     "DamagedError",
     "ExistsError",
     "FeatureError",
@@ -108,6 +111,7 @@ __all__ = [
     "__version__",
     "checksum",
     "checksum_check",
+    "cluster",
     "compress",
     "connect",
     "count_kmers",

@@ -124,6 +124,8 @@ def connect(
     deadline: float | None,
     partial: bool,
     node_memory: str | int | None,
+    *,
+    is_cluster: bool = False,
 ) -> Nodes: ...
 def serve(
     store: Store,

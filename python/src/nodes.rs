@@ -33,6 +33,7 @@ use crate::{
 pub(crate) struct Nodes {
     on: OnNodes,
     connection: Connection,
+    is_cluster: bool,
 }
 
 /// The parts of a connection to nodes, from which a child process can make the same connection.
@@ -111,6 +112,7 @@ pub(crate) fn serve(
     let serving = py.detach(|| {
         let credentials = credentials.map(|path| read_credentials(&file(path))).transpose()?;
         let config = AgentConfig { slots, credentials, ..habits };
+        let works = inshore::with_stages(works, config.credentials.clone());
         inshore::nodes::Agent::new(store, works, config).serve(address)
     });
     let serving = serving.map_err(to_python)?;
@@ -132,9 +134,9 @@ impl Agent {
     }
 }
 
-/// Opens a client of nodes.
+/// Opens a client of nodes. The nodes of a cluster exchange rows with each other.
 #[pyfunction]
-#[pyo3(signature = (addresses, credentials, deadline, partial, node_memory))]
+#[pyo3(signature = (addresses, credentials, deadline, partial, node_memory, *, is_cluster=false))]
 pub(crate) fn connect(
     py: Python<'_>,
     addresses: Vec<String>,
@@ -142,6 +144,7 @@ pub(crate) fn connect(
     deadline: Option<f64>,
     partial: bool,
     node_memory: Option<&Bound<'_, PyAny>>,
+    is_cluster: bool,
 ) -> PyResult<Nodes> {
     let deadline = match deadline.map(Duration::try_from_secs_f64) {
         None => None,
@@ -159,13 +162,13 @@ pub(crate) fn connect(
         node_memory_bytes: node_memory.map(size).transpose()?,
     };
     let on = py.detach(|| connection.clone().open()).map_err(to_python)?;
-    Ok(Nodes { on, connection })
+    Ok(Nodes { on, connection, is_cluster })
 }
 
 impl Nodes {
     /// Returns the nodes as a target, for one call.
     pub(crate) fn target(&self) -> Target {
-        Target::Nodes(self.begin())
+        if self.is_cluster { Target::Cluster(self.begin()) } else { Target::Nodes(self.begin()) }
     }
 
     /// Returns the connection, for another process that uses the same nodes.

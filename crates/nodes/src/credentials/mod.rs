@@ -43,7 +43,7 @@ use self::{
     expiry::{YEARS_100, certificate_expires, seconds_now, warning},
     tokens::Version1,
 };
-use crate::{Error, Result, client::parsed, protocol::CredentialExpiry};
+use crate::{Error, Result, protocol::CredentialExpiry};
 
 /// The version of credential files. In version 1 keys were Ed25519, and one key signed certificates and tokens.
 const VERSION: u64 = 2;
@@ -221,20 +221,6 @@ impl NodeCredentials {
         let name = ServerName::try_from(host).map_err(|error| bad(error.to_string()))?;
         let checked = verifier.verify_server_cert(&of_pem(certificate)?, &[], &name, &[], UnixTime::now());
         checked.map(drop).map_err(|error| bad(format!("the certificate of {}: {error}", name.to_str())))
-    }
-
-    /// Returns an error unless this certificate, signed by the authority, names the host of an address: `HOST` or
-    /// `HOST:PORT`. A node connects to an address that a client names only after this check.
-    ///
-    /// # Errors
-    /// - Returns [`Error::Address`] if the address is invalid.
-    /// - Returns [`Error::Credentials`] if the certificate is missing, invalid, or names another host.
-    pub fn check_peer(&self, address: &str, certificate: Option<&str>) -> Result<()> {
-        let (host, _) = parsed(address).ok_or_else(|| Error::Address {
-            address: address.to_string(),
-            what: "this is not an address of a node: expected HOST or HOST:PORT".to_string(),
-        })?;
-        self.check_node(&host, certificate.unwrap_or_default())
     }
 
     /// Returns the credentials that the node uses as a client of another node.

@@ -12,7 +12,7 @@ use inshore_store::Context;
 use serde::Serialize;
 use serde_json::json;
 
-use super::run::{Member, Result, ask_all};
+use super::members::{Member, Result, ask_all};
 use crate::{
     AttemptToken, Counters, DriverError, NodeId, Output,
     node::{

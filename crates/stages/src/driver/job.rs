@@ -24,8 +24,9 @@ impl InputPartition {
         files: &[DistributedFile],
         bytes: u64,
     ) -> std::result::Result<Vec<InputPartition>, String> {
-        let (mut partitions, mut open): (Vec<InputPartition>, BTreeMap<Vec<usize>, (InputPartition, u64)>) =
-            Default::default();
+        let mut partitions: Vec<InputPartition> = Vec::new();
+        // For each list of nodes, the partition that further pieces join, and its size.
+        let mut open: BTreeMap<Vec<usize>, (InputPartition, u64)> = BTreeMap::new();
         let mut number = 0;
         for (whole, file) in files.iter().enumerate() {
             for piece in 0..file.pieces.len() {

@@ -12,6 +12,7 @@
 
 mod finished;
 mod job;
+mod members;
 mod run;
 
 pub use self::{

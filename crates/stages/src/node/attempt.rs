@@ -16,9 +16,6 @@ use super::{
 };
 use crate::{FailureKind, FetchFailure};
 
-/// The memory of a task that names a session, in bytes: its messages. Its data lies in the memory of the session.
-pub(crate) const MESSAGE_BYTES: u64 = 1 << 20;
-
 /// The request for an attempt.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

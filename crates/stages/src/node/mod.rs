@@ -25,9 +25,9 @@ mod session;
 
 use self::{attempt::Attempts, publish::Publishes, ranges::Ranges, session::Sessions};
 pub(crate) use self::{
-    attempt::{AttemptRequest, AttemptResult, MESSAGE_BYTES, Producer, WorkRequest},
+    attempt::{AttemptRequest, AttemptResult, Producer, WorkRequest},
     publish::{PUBLISH_BYTES, PublishAnswer, PublishRequest},
-    ranges::{RANGE_KIND, RangeContent, RangeRequest},
+    ranges::{MESSAGE_BYTES, RANGE_KIND, RangeContent, RangeRequest},
     session::SessionRequest,
 };
 pub use self::{

@@ -9,14 +9,14 @@ use inshore_store::{CheckedFile, FileReader};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{output::BLOCK_BYTES, session::Sessions};
+use super::{
+    output::BLOCK_BYTES,
+    session::{SERVE_BUFFERS, Sessions},
+};
 
 pub(crate) const RANGE_KIND: &str = "stage-ranges";
-
-/// The number of read buffers of a served range.
-const BUFFERS: usize = 4;
-/// The memory for a served range, in bytes: read buffers, and a message with its copies.
-pub(super) const SERVE_BYTES: u64 = (BUFFERS as u64 + 4) * BLOCK_BYTES as u64;
+/// The memory of a task that names a session, in bytes: its messages. Its data lies in the memory of the session.
+pub(crate) const MESSAGE_BYTES: u64 = 1 << 20;
 
 /// The request for bytes of a session.
 #[derive(Debug, Serialize, Deserialize)]
@@ -95,7 +95,7 @@ impl TaskHandler for Ranges {
             let len = bytes.end - bytes.start;
             let mut sent = crc32fast::Hasher::new();
             if len > 0 {
-                let mut reader = FileReader::deep(&serve.job, &file, bytes, BLOCK_BYTES, BUFFERS)?;
+                let mut reader = FileReader::deep(&serve.job, &file, bytes, BLOCK_BYTES, SERVE_BUFFERS)?;
                 while let Some(piece) = reader.next_piece()? {
                     if crc.is_none() {
                         sent.update(piece);

@@ -15,11 +15,14 @@ use serde_json::{Value, json};
 
 use super::{
     SESSION_KIND,
-    output::{StoredOutput, WRITER_BYTES},
-    ranges::SERVE_BYTES,
+    output::{BLOCK_BYTES, StoredOutput, WRITER_BYTES},
 };
 use crate::StageWork;
 
+/// The number of read buffers of a served range.
+pub(super) const SERVE_BUFFERS: usize = 4;
+/// The memory for a served range, in bytes: read buffers, and a message with its copies.
+const SERVE_BYTES: u64 = (SERVE_BUFFERS as u64 + 4) * BLOCK_BYTES as u64;
 /// The number of requests for ranges that a session serves at the same time. Further requests wait.
 const SERVES_MAX: usize = 8;
 /// The memory of a session for the checksums and directories of its outputs, in bytes. The checksums of 64 GiB of

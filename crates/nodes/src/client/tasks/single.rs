@@ -11,7 +11,8 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 
 use crate::{
-    Error, Nodes, Result,
+    Error, NodeCredentials, Nodes, Result,
+    client::parsed,
     client::pump::{AttemptReport, LATE, NodeMessage, Outlet, pump, queue},
     protocol::{PieceRequest, TaskDone, TaskRequest, VERSION},
 };
@@ -133,6 +134,22 @@ impl Nodes {
             Ok(Some(text).filter(|text| !text.is_empty()))
         };
         answers.map(text).collect()
+    }
+}
+
+impl NodeCredentials {
+    /// Returns an error unless this certificate, signed by the authority, names the host of an address: `HOST` or
+    /// `HOST:PORT`. A node connects to an address that a client names only after this check.
+    ///
+    /// # Errors
+    /// - Returns [`Error::Address`] if the address is invalid.
+    /// - Returns [`Error::Credentials`] if the certificate is missing, invalid, or names another host.
+    pub fn check_peer(&self, address: &str, certificate: Option<&str>) -> Result<()> {
+        let (host, _) = parsed(address).ok_or_else(|| Error::Address {
+            address: address.to_string(),
+            what: "this is not an address of a node: expected HOST or HOST:PORT".to_string(),
+        })?;
+        self.check_node(&host, certificate.unwrap_or_default())
     }
 }
 

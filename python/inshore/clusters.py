@@ -1,0 +1,280 @@
+"""A cluster: nodes that exchange rows with each other, started on a Ray cluster or running already.
+
+Ray is the control plane: it places an actor on each of its nodes, and the actor serves a store as `inshore.serve`
+does. All rows go directly from node to node. Without Ray nothing here is imported.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from inshore import _native
+from inshore.errors import FeatureError, InputError, NodeError
+from inshore.nodes import Nodes, serve
+from inshore.results import StrPath
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from inshore.store import Store
+
+# The part of a node's own resource that an actor asks for. An actor that asked for a core would wait for ever on a full
+# node, and a node whose resources nobody uses counts as idle for an autoscaler.
+_SLIVER = 0.001
+# The time in which an actor has to serve its store, in seconds.
+_START_SECONDS = 60.0
+
+
+def cluster(
+    address: str | None = "auto",
+    *,
+    stores: StrPath | Mapping[str, StrPath] | None = None,
+    nodes: str | Iterable[str] | None = None,
+    credentials: StrPath | None = None,
+    node_credentials: StrPath | None = None,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    deadline: float | None = None,
+    node_memory: str | int | None = None,
+    store: Store | StrPath | None = None,
+) -> Cluster:
+    r"""Open a cluster: an actor on each node of a Ray cluster serves the node's store until the cluster is closed.
+
+    Parameters
+    ----------
+    address : str, default "auto"
+        The address of the Ray cluster, as for ``ray.init``: ``"auto"`` is the one that runs on this machine, and
+        ``"local"`` starts one.
+    stores : path or mapping
+        The folder of the store on each node. In a path, ``{node}`` stands for Ray's id of the node. A mapping has the
+        folder for each id, name or IP address of a node, and other nodes take no part.
+    nodes : str or strs, optional
+        The addresses of agents that run already (``inshore node serve``). Ray is then not used.
+    credentials : path, optional
+        The client's file from ``inshore node credentials``; needed if a node is another machine.
+    node_credentials : path, optional
+        The file of a node's credentials, on each node; needed if a node is another machine. In the path, ``{node}``
+        stands for Ray's id of the node.
+    memory, threads
+        The budget of all tasks on a node; see `Graph`.
+    deadline : float, optional
+        The time limit of each call in seconds.
+    node_memory : str or int, optional
+        The memory of a job on each node; by default half of the memory of the node.
+    store : Store or path, optional
+        The local store; see `connect`.
+
+    Returns
+    -------
+    Cluster
+        The cluster, which is also a context manager.
+
+    Raises
+    ------
+    FeatureError
+        If Ray is not installed.
+    InputError
+        For an invalid option, if there is no such Ray cluster, and if nodes are other machines while Ray's token
+        authentication is off or credentials are missing.
+    NodeError
+        If an actor does not serve its store within a minute.
+
+    Examples
+    --------
+    >>> with inshore.serve(store) as agent:
+    ...     with inshore.cluster(nodes=agent.address) as cluster:
+    ...         _ = Path("names.txt").write_text("carol\nalice\nbob\n")
+    ...         _ = cluster.put("names.txt", memory="32MiB")
+    ...         _ = cluster.sort_lines("names.txt", memory="32MiB").write("store:sorted.txt")
+    ...         cluster.get("sorted.txt", "sorted.txt", memory="32MiB")
+    16
+    """
+    options = (credentials, deadline, node_memory, store)
+    if nodes is not None:
+        return Cluster([nodes] if isinstance(nodes, str) else list(nodes), [], *options)
+    if stores is None:
+        raise InputError("stores is missing: expected the folder of the store on each node, or nodes=...")
+    ray = _ray()
+    members = _members(ray, address, stores)
+    is_remote = len({member["NodeManagerAddress"] for member in members}) > 1
+    if is_remote:
+        _check_security(credentials, node_credentials)
+    elif node_credentials is None and credentials is not None:
+        raise InputError("credentials without node_credentials: the nodes need credentials, too")
+    actors = [_start(ray, member, is_remote, node_credentials, memory, threads) for member in members]
+    try:
+        addresses = ray.get([actor.address.remote() for actor in actors], timeout=_START_SECONDS)
+    except Exception as error:
+        _stop(actors)
+        why = str(error).strip().splitlines()[-1:]
+        raise NodeError(f"a node of the cluster does not serve its store: {''.join(why)}") from error
+    try:
+        return Cluster(addresses, actors, *options)
+    except BaseException:
+        _stop(actors)
+        raise
+
+
+def _ray() -> Any:
+    """Import Ray."""
+    try:
+        import ray  # noqa: PLC0415
+    except ImportError as error:
+        raise FeatureError("Ray is not installed: pip install 'inshore[ray]'") from error
+    return ray
+
+
+def _members(
+    ray: Any, address: str | None, stores: StrPath | Mapping[str, StrPath]
+) -> list[dict[str, Any]]:
+    """Connect to Ray, and return its living nodes, each with the folder of its store."""
+    if not ray.is_initialized():
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="warning")
+        except (ConnectionError, ValueError) as error:
+            raise InputError(f"no Ray cluster at {address!r}: start one with `ray start --head` ({error})") from error
+    members = [{**node, "store": _folder(node, stores)} for node in ray.nodes() if node["Alive"]]
+    members = [member for member in members if member["store"] is not None]
+    if not members:
+        raise InputError("stores names no node of the cluster: expected ids, names or IP addresses of nodes")
+    folders = {(member["NodeManagerAddress"], member["store"]) for member in members}
+    if len(folders) < len(members):
+        raise InputError("stores has one folder for several nodes of a machine: put {node} into the path")
+    return members
+
+
+def _folder(node: Mapping[str, Any], stores: StrPath | Mapping[str, StrPath]) -> str | None:
+    """Return the folder of the store on a node, or None if the node takes no part."""
+    if isinstance(stores, Mapping):
+        keys = (node["NodeID"], node["NodeName"], node["NodeManagerAddress"])
+        found = next((stores[key] for key in keys if key in stores), None)
+        return None if found is None else os.fspath(found)
+    return os.fspath(stores).replace("{node}", node["NodeID"])
+
+
+def _check_security(credentials: StrPath | None, node_credentials: StrPath | None) -> None:
+    """Refuse a cluster of several machines whose control plane or agents anybody could use."""
+    if os.environ.get("RAY_AUTH_MODE") != "token":
+        raise InputError(
+            "the nodes are several machines, and Ray's token authentication is off: start Ray with RAY_AUTH_MODE=token"
+        )
+    if os.environ.get("RAY_USE_TLS") != "1":
+        warnings.warn("Ray's TLS is off: its token travels unencrypted", stacklevel=3)
+    if credentials is None or node_credentials is None:
+        raise InputError(
+            "the nodes are several machines: expected credentials and node_credentials "
+            "(`inshore node credentials` creates both)"
+        )
+
+
+class _Agent:
+    """The actor of a node: serves the node's store."""
+
+    def __init__(
+        self,
+        folder: str,
+        listen: str,
+        name: str,
+        credentials: str | None,
+        memory: str | int | None,
+        threads: int | None,
+    ) -> None:
+        self._agent = serve(
+            Path(folder), listen, name=name, credentials=credentials, memory=memory, threads=threads
+        )
+
+    def address(self) -> str:
+        """Return the address of the agent."""
+        return self._agent.address
+
+
+def _start(
+    ray: Any,
+    member: Mapping[str, Any],
+    is_remote: bool,  # noqa: FBT001
+    node_credentials: StrPath | None,
+    memory: str | int | None,
+    threads: int | None,
+) -> Any:
+    """Start the actor of a node."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
+
+    node, host = member["NodeID"], member["NodeManagerAddress"]
+    options = {
+        "num_cpus": 0,
+        "resources": {f"node:{host}": _SLIVER},
+        # Losses of nodes and retries are those of the stages.
+        "max_restarts": 0,
+        "max_task_retries": 0,
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
+    }
+    listen = f"{host}:0" if is_remote else "127.0.0.1:0"
+    credentials = (
+        None if node_credentials is None else os.fspath(node_credentials).replace("{node}", node)
+    )
+    actor = ray.remote(_Agent).options(**options)
+    return actor.remote(member["store"], listen, member["NodeName"], credentials, memory, threads)
+
+
+def _stop(actors: Iterable[Any]) -> None:
+    """End actors, with the agents in their processes."""
+    for actor in actors:
+        _ray().kill(actor)
+
+
+class Cluster(Nodes):
+    r"""Nodes that exchange rows with each other; see `cluster`.
+
+    A cluster has the methods of `Nodes`. Verbs that a cluster does not support raise `InputError`
+    (docs/operations.md has the table). A result that is written to ``"store:NAME"`` stays on the nodes.
+
+    Examples
+    --------
+    >>> with inshore.serve(store) as agent, inshore.cluster(nodes=agent.address) as cluster:
+    ...     len(cluster.status())
+    1
+    """
+
+    def __init__(
+        self,
+        addresses: list[str],
+        actors: list[Any],
+        credentials: StrPath | None,
+        deadline: float | None,
+        node_memory: str | int | None,
+        store: Store | StrPath | None,
+    ) -> None:
+        native = _native.connect(addresses, credentials, deadline, False, node_memory, is_cluster=True)  # noqa: FBT003
+        super().__init__(native, store)
+        self._actors = actors
+
+    def __repr__(self) -> str:
+        """Show the addresses of the nodes."""
+        return f"inshore.cluster(nodes={self.addresses!r})"
+
+    def __enter__(self) -> Self:
+        """Return the cluster."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the cluster."""
+        self.close()
+
+    def close(self) -> None:
+        """End the actors that `cluster` started. Datasets stay in the stores of the nodes.
+
+        Examples
+        --------
+        >>> with inshore.serve(store) as agent:
+        ...     inshore.cluster(nodes=agent.address).close()
+        """
+        actors, self._actors = self._actors, []
+        _stop(actors)
