@@ -60,8 +60,8 @@ test: ## everything that .ci/run checks
 # Too long for every change: each feature by itself, a longer look for hostile bytes, more damaged stores, more killed
 # commands, power losses under every command that writes files, and queries whose threads may wait for each other.
 .PHONY: nightly
-nightly: ## what takes longer than CI may: features, hostile bytes, damaged stores, kills, power losses, queries that spill
-	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh features-each fuzz-long losses-long kills-long power-long spilling
+nightly: ## what takes longer than CI may: features, hostile bytes, damaged stores, kills, power losses, queries that spill, Ray
+	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh features-each fuzz-long losses-long kills-long power-long spilling ray
 
 .PHONY: losses-long
 losses-long: export INSHORE_DAMAGES = 20000
@@ -156,6 +156,16 @@ test-python: extension ## the tests and doc tests of the Python package
 	cd python && $(IN_VENV) python -m pytest 2>&1 | tee ../$(LOGS)/pytest.log
 
 # A small size of each, with the command and the extension of the tests: half a minute on a busy machine.
+# Apart from .venv, since Ray takes 260 MB.
+RAY := .tools/ray
+
+.PHONY: ray
+ray: extension ## install Ray, and run the tests of clusters on it
+	test -x $(RAY)/bin/pytest || "$$(scripts/find-python.sh)" -m venv $(RAY)
+	$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check -r python/requirements-ray.txt
+	echo "$(CURDIR)/python" >"$$($(RAY)/bin/python -c 'import site; print(site.getsitepackages()[0])')/inshore.pth"
+	cd python && ../$(RAY)/bin/python -m pytest -p no:cacheprovider tests/test_cluster.py -v
+
 .PHONY: tutorials
 tutorials: extension target/debug/inshore ## the tutorials of docs/, each page with the commands that are run
 	@mkdir -p $(LOGS)

@@ -33,8 +33,8 @@ GIL; Ctrl-C stops the work and leaves the store unchanged. Notebooks and interac
     sources   inputs of verbs            display                output in notebooks and terminals
     fs        inshore:// for fsspec      _native                the extension (python/src)
 
-Each of these modules imports only later modules of this list: ``clusters``, ``nodes``, ``store``, ``graph``, ``verbs``,
-``sources``, ``results``, ``display``, ``errors``, ``_native``.
+Each of these modules imports only later modules of this list: ``clusters``, ``nodes``, ``store``, ``graph``,
+``verbs``, ``sources``, ``results``, ``display``, ``errors``, ``_native``.
 """
 
 from inshore._native import __version__, features

@@ -1,11 +1,12 @@
 """A cluster: nodes that exchange rows with each other, started on a Ray cluster or running already.
 
-Ray is the control plane: it places an actor on each of its nodes, and the actor serves a store as `inshore.serve`
-does. All rows go directly from node to node. Without Ray nothing here is imported.
+Ray is the control plane: it places an actor on each of its nodes, and the actor serves a store as
+`inshore.serve` does. All rows go directly from node to node. Ray is imported by the first call that needs it.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import warnings
 from collections.abc import Iterable, Mapping
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inshore import _native
-from inshore.errors import FeatureError, InputError, NodeError
+from inshore.errors import FeatureError, InputError, InshoreError, NodeError
 from inshore.nodes import Nodes, serve
 from inshore.results import StrPath
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
     from inshore.store import Store
 
-# The part of a node's own resource that an actor asks for. An actor that asked for a core would wait for ever on a full
-# node, and a node whose resources nobody uses counts as idle for an autoscaler.
+# The part of a node's own resource that an actor asks for. An actor that asked for a core would wait for ever
+# on a full node, and a node whose resources nobody uses counts as idle for an autoscaler.
 _SLIVER = 0.001
 # The time in which an actor has to serve its store, in seconds.
 _START_SECONDS = 60.0
@@ -44,23 +45,25 @@ def cluster(
     node_memory: str | int | None = None,
     store: Store | StrPath | None = None,
 ) -> Cluster:
-    r"""Open a cluster: an actor on each node of a Ray cluster serves the node's store until the cluster is closed.
+    r"""Open a cluster: an actor on each node of a Ray cluster serves the node's store.
+
+    The actors end when the cluster is closed, or with this program.
 
     Parameters
     ----------
     address : str, default "auto"
-        The address of the Ray cluster, as for ``ray.init``: ``"auto"`` is the one that runs on this machine, and
-        ``"local"`` starts one.
+        The address of the Ray cluster, as for ``ray.init``: ``"auto"`` is the one that runs on this machine,
+        and ``"local"`` starts one.
     stores : path or mapping
-        The folder of the store on each node. In a path, ``{node}`` stands for Ray's id of the node. A mapping has the
-        folder for each id, name or IP address of a node, and other nodes take no part.
+        The folder of the store on each node. In a path, ``{node}`` stands for Ray's id of the node. A mapping
+        has the folder for each id, name or IP address of a node, and other nodes take no part.
     nodes : str or strs, optional
         The addresses of agents that run already (``inshore node serve``). Ray is then not used.
     credentials : path, optional
         The client's file from ``inshore node credentials``; needed if a node is another machine.
     node_credentials : path, optional
-        The file of a node's credentials, on each node; needed if a node is another machine. In the path, ``{node}``
-        stands for Ray's id of the node.
+        The file of a node's credentials, on each node; needed if a node is another machine. In the path,
+        ``{node}`` stands for Ray's id of the node.
     memory, threads
         The budget of all tasks on a node; see `Graph`.
     deadline : float, optional
@@ -80,8 +83,8 @@ def cluster(
     FeatureError
         If Ray is not installed.
     InputError
-        For an invalid option, if there is no such Ray cluster, and if nodes are other machines while Ray's token
-        authentication is off or credentials are missing.
+        For an invalid option, if there is no such Ray cluster, and if nodes are other machines while Ray's
+        token authentication is off or credentials are missing.
     NodeError
         If an actor does not serve its store within a minute.
 
@@ -95,9 +98,9 @@ def cluster(
     ...         cluster.get("sorted.txt", "sorted.txt", memory="32MiB")
     16
     """
-    options = (credentials, deadline, node_memory, store)
     if nodes is not None:
-        return Cluster([nodes] if isinstance(nodes, str) else list(nodes), [], *options)
+        addresses = [nodes] if isinstance(nodes, str) else list(nodes)
+        return Cluster(_connect(addresses, credentials, deadline, node_memory), store)
     if stores is None:
         raise InputError("stores is missing: expected the folder of the store on each node, or nodes=...")
     ray = _ray()
@@ -107,38 +110,60 @@ def cluster(
         _check_security(credentials, node_credentials)
     elif node_credentials is None and credentials is not None:
         raise InputError("credentials without node_credentials: the nodes need credentials, too")
-    actors = [_start(ray, member, is_remote, node_credentials, memory, threads) for member in members]
+    actors = []
     try:
+        for member in members:
+            node, host = member["NodeID"], member["NodeManagerAddress"]
+            own = None if node_credentials is None else os.fspath(node_credentials).replace("{node}", node)
+            actor = _actor(ray, node, host).remote(
+                folder=member["store"],
+                listen=f"{host}:0" if is_remote else "127.0.0.1:0",
+                name=member["NodeName"],
+                credentials=own,
+                memory=memory,
+                threads=threads,
+            )
+            actors.append(actor)
         addresses = ray.get([actor.address.remote() for actor in actors], timeout=_START_SECONDS)
+        return Cluster(_connect(addresses, credentials, deadline, node_memory), store, actors)
+    except InshoreError:
+        _stop(actors)
+        raise
     except Exception as error:
         _stop(actors)
         why = str(error).strip().splitlines()[-1:]
         raise NodeError(f"a node of the cluster does not serve its store: {''.join(why)}") from error
-    try:
-        return Cluster(addresses, actors, *options)
     except BaseException:
         _stop(actors)
         raise
 
 
+def _connect(
+    addresses: list[str],
+    credentials: StrPath | None,
+    deadline: float | None,
+    node_memory: str | int | None,
+) -> _native.Nodes:
+    """Open a client of the nodes of a cluster."""
+    return _native.connect(addresses, credentials, deadline, False, node_memory, is_cluster=True)
+
+
 def _ray() -> Any:
     """Import Ray."""
     try:
-        import ray  # noqa: PLC0415
+        return importlib.import_module("ray")
     except ImportError as error:
         raise FeatureError("Ray is not installed: pip install 'inshore[ray]'") from error
-    return ray
 
 
-def _members(
-    ray: Any, address: str | None, stores: StrPath | Mapping[str, StrPath]
-) -> list[dict[str, Any]]:
+def _members(ray: Any, address: str | None, stores: StrPath | Mapping[str, StrPath]) -> list[dict[str, Any]]:
     """Connect to Ray, and return its living nodes, each with the folder of its store."""
     if not ray.is_initialized():
         try:
             ray.init(address=address, log_to_driver=False, logging_level="warning")
         except (ConnectionError, ValueError) as error:
-            raise InputError(f"no Ray cluster at {address!r}: start one with `ray start --head` ({error})") from error
+            what = f"no Ray cluster at {address!r}: start one with `ray start --head` ({error})"
+            raise InputError(what) from error
     members = [{**node, "store": _folder(node, stores)} for node in ray.nodes() if node["Alive"]]
     members = [member for member in members if member["store"] is not None]
     if not members:
@@ -162,7 +187,8 @@ def _check_security(credentials: StrPath | None, node_credentials: StrPath | Non
     """Refuse a cluster of several machines whose control plane or agents anybody could use."""
     if os.environ.get("RAY_AUTH_MODE") != "token":
         raise InputError(
-            "the nodes are several machines, and Ray's token authentication is off: start Ray with RAY_AUTH_MODE=token"
+            "the nodes are several machines, and Ray's token authentication is off: "
+            "start Ray with RAY_AUTH_MODE=token"
         )
     if os.environ.get("RAY_USE_TLS") != "1":
         warnings.warn("Ray's TLS is off: its token travels unencrypted", stacklevel=3)
@@ -176,50 +202,26 @@ def _check_security(credentials: StrPath | None, node_credentials: StrPath | Non
 class _Agent:
     """The actor of a node: serves the node's store."""
 
-    def __init__(
-        self,
-        folder: str,
-        listen: str,
-        name: str,
-        credentials: str | None,
-        memory: str | int | None,
-        threads: int | None,
-    ) -> None:
-        self._agent = serve(
-            Path(folder), listen, name=name, credentials=credentials, memory=memory, threads=threads
-        )
+    def __init__(self, folder: str, listen: str, **options: Any) -> None:
+        self._agent = serve(Path(folder), listen, **options)
 
     def address(self) -> str:
         """Return the address of the agent."""
         return self._agent.address
 
 
-def _start(
-    ray: Any,
-    member: Mapping[str, Any],
-    is_remote: bool,  # noqa: FBT001
-    node_credentials: StrPath | None,
-    memory: str | int | None,
-    threads: int | None,
-) -> Any:
-    """Start the actor of a node."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
-
-    node, host = member["NodeID"], member["NodeManagerAddress"]
+def _actor(ray: Any, node: str, host: str) -> Any:
+    """Return the class of an actor that runs on a node."""
+    strategies = importlib.import_module("ray.util.scheduling_strategies")
     options = {
         "num_cpus": 0,
         "resources": {f"node:{host}": _SLIVER},
         # Losses of nodes and retries are those of the stages.
         "max_restarts": 0,
         "max_task_retries": 0,
-        "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
+        "scheduling_strategy": strategies.NodeAffinitySchedulingStrategy(node, soft=False),
     }
-    listen = f"{host}:0" if is_remote else "127.0.0.1:0"
-    credentials = (
-        None if node_credentials is None else os.fspath(node_credentials).replace("{node}", node)
-    )
-    actor = ray.remote(_Agent).options(**options)
-    return actor.remote(member["store"], listen, member["NodeName"], credentials, memory, threads)
+    return ray.remote(_Agent).options(**options)
 
 
 def _stop(actors: Iterable[Any]) -> None:
@@ -242,17 +244,10 @@ class Cluster(Nodes):
     """
 
     def __init__(
-        self,
-        addresses: list[str],
-        actors: list[Any],
-        credentials: StrPath | None,
-        deadline: float | None,
-        node_memory: str | int | None,
-        store: Store | StrPath | None,
+        self, native: _native.Nodes, store: Store | StrPath | None = None, actors: Iterable[Any] = ()
     ) -> None:
-        native = _native.connect(addresses, credentials, deadline, False, node_memory, is_cluster=True)  # noqa: FBT003
         super().__init__(native, store)
-        self._actors = actors
+        self._actors = list(actors)
 
     def __repr__(self) -> str:
         """Show the addresses of the nodes."""

@@ -14,7 +14,20 @@ import inshore.fs
 PACKAGE = Path(inshore.__file__).parent
 
 # The units of the package. Each unit imports only earlier units; `fs` and `sources` are on the same level.
-ORDER = ["_native", "errors", "display", "results", "sources", "verbs", "fs", "graph", "store", "nodes", ""]
+ORDER = [
+    "_native",
+    "errors",
+    "display",
+    "results",
+    "sources",
+    "verbs",
+    "fs",
+    "graph",
+    "store",
+    "nodes",
+    "clusters",
+    "",
+]
 
 
 def members(prefix: str, value: object) -> Iterator[tuple[str, str]]:

@@ -5,15 +5,15 @@
 //!   merge:  range r of each map output ─► merge by keys ─► piece r    a file on the node's scratch
 //! ```
 //!
-//! Splitters are keys of a sample: about [`SAMPLES`] parts of [`SAMPLE_BYTES`] bytes, evenly spread over the input. Rows
-//! with equal keys are in one range, so `unique` needs to look at one range only. The result equals that of a local
+//! Splitters are keys of a sample: for each range about [`SAMPLES_PER_RANGE`] parts of [`SAMPLE_BYTES`] bytes, evenly spread
+//! over the input. Rows with equal keys are in one range, so `unique` needs to look at one range only. The result equals that of a local
 //! sort byte for byte, for the reasons in the parent module.
 //!
 //! Memory: a map attempt sorts any number of bytes in its slot, with runs on scratch. A merge attempt holds a batch of
 //! each map output, so pieces are grouped into as many map partitions as fit. A range is about a quarter of a slot, so
 //! that its fetched bytes stay in memory.
 
-use std::{cmp::Ordering, ops::Range, path::Path};
+use std::{cmp::Ordering, ops::Range, path::Path, thread};
 
 use arrow_array::RecordBatch;
 use inshore_kernel::{Failure, Reply, Sources};
@@ -36,8 +36,13 @@ use super::{
 };
 use crate::{files::Asker, target::OnNodes};
 
-/// The number of parts of the input that are read for splitters.
-const SAMPLES: u64 = 256;
+/// The number of parts of the input that are read for each range.
+const SAMPLES_PER_RANGE: u64 = 4;
+/// The largest number of these parts.
+const SAMPLES_MAX: u64 = 1024;
+/// The largest number of these reads that are in flight at the same time, and the memory of each in bytes.
+const SAMPLE_READS_MAX: usize = 8;
+const SAMPLE_READ_BYTES: u64 = 8 << 20;
 /// The size of each of these parts, in bytes.
 const SAMPLE_BYTES: u64 = 8 << 10;
 /// The size at which a batch of the exchange ends, in bytes. The last row may exceed this size.
@@ -230,6 +235,13 @@ pub fn sort_on_cluster(
     output: &Path,
 ) -> Result<(SortSummary, JobReport)> {
     let asker = &Asker { nodes: &on.nodes, options: &on.options, context };
+    if let Some(name) = dataset_name(output)
+        && on.nodes.catalog()?.has(name)
+    {
+        let what =
+            "a node has a dataset of this name already: remove it first (store rm), or choose another name";
+        return Err(Error::unfit(&format!("store:{name}"), what));
+    }
     let (what, shape, record_bytes) = match by {
         SortBy::Lines => {
             wholes.iter().try_for_each(|whole| check_lines(asker, whole))?;
@@ -253,7 +265,7 @@ pub fn sort_on_cluster(
         let inputs = inputs.map_err(|why| Error::unfit("a sort on a cluster", why))?;
         let splitters = splitters(asker, wholes, &how, size.ranges)?;
         let ranges = splitters.len() as u32 + 1;
-        asker.context.progress().tell(|| size.explained(inputs.len(), ranges));
+        asker.context.progress().tell(|| size.explained(inputs.len() as u64, ranges));
         let arguments = StageArguments { sort, splitters };
         let job = StagesJob {
             kind: StageSort.kind(),
@@ -308,8 +320,10 @@ fn write(finished: &FinishedJob, context: &Context, output: &Path, record_bytes:
 #[derive(Debug)]
 struct Size {
     nodes: u64,
+    /// The number of bytes of the input.
+    bytes: u64,
     slot_bytes: u64,
-    /// The number of bytes of a map partition.
+    /// The number of bytes from which on a map partition gets no more pieces.
     partition_bytes: u64,
     ranges: u64,
 }
@@ -337,13 +351,13 @@ impl Size {
         }
         let partitions = (slots * PARTITIONS_PER_SLOT).min(inputs_max);
         let ranges = (bytes / (slot_bytes / 4)).max(slots * PARTITIONS_PER_SLOT).min(RANGES_MAX);
-        Ok(Size { nodes, slot_bytes, partition_bytes: bytes.div_ceil(partitions).max(1), ranges })
+        Ok(Size { nodes, bytes, slot_bytes, partition_bytes: bytes.div_ceil(partitions).max(1), ranges })
     }
 
-    fn explained(&self, partitions: usize, ranges: u32) -> String {
+    fn explained(&self, partitions: u64, ranges: u32) -> String {
         format!(
             "stages: map {partitions} partitions of about {}, merge {ranges} ranges; {} nodes with {SLOTS} slots of {} each",
-            format_bytes(self.partition_bytes),
+            format_bytes(self.bytes / partitions.max(1)),
             self.nodes,
             format_bytes(self.slot_bytes)
         )
@@ -358,16 +372,28 @@ fn splitters(
     ranges: u64,
 ) -> Result<Vec<Vec<u8>>> {
     let bytes: u64 = wholes.iter().map(DistributedFile::bytes).sum();
-    let step = (bytes / SAMPLES).max(SAMPLE_BYTES);
-    let mut keys: Vec<Vec<u8>> = Vec::new();
-    for whole in wholes {
-        let mut at = 0;
-        while at < whole.bytes() {
-            asker.context.check_cancelled().map_err(inshore_store::Error::from)?;
+    let samples = (SAMPLES_PER_RANGE * ranges).min(SAMPLES_MAX);
+    // The parts that are read, and the keys.
+    let budget = asker.context.budget();
+    let _memory = budget.reserve(2 * SAMPLE_BYTES * samples, "a sample of the rows")?;
+    let threads = ((budget.free_bytes() / SAMPLE_READ_BYTES) as usize).clamp(1, SAMPLE_READS_MAX);
+    let step = (bytes / samples).max(SAMPLE_BYTES);
+    let steps = |whole: &DistributedFile| (0..whole.bytes()).step_by(step as usize);
+    let places: Vec<(&DistributedFile, u64)> =
+        wholes.iter().flat_map(|whole| steps(whole).map(move |at| (whole, at))).collect();
+    let read = |first: usize| {
+        let mut keys: Vec<Vec<u8>> = Vec::new();
+        for &(whole, at) in places.iter().skip(first).step_by(threads) {
+            asker.context.check_cancelled()?;
             sample(asker, whole, how, at, &mut keys)?;
-            at += step;
         }
-    }
+        Ok::<_, Error>(keys)
+    };
+    let all: Vec<Result<Vec<Vec<u8>>>> = thread::scope(|scope| {
+        let reads: Vec<_> = (0..threads).map(|first| scope.spawn(move || read(first))).collect();
+        reads.into_iter().map(|read| read.join().expect("no panic in a read")).collect()
+    });
+    let mut keys: Vec<Vec<u8>> = all.into_iter().collect::<Result<Vec<_>>>()?.concat();
     keys.sort_by(|one, other| compare(how.descending, one, other));
     let quantile = |range: u64| keys.get((keys.len() as u64 * range / ranges) as usize).cloned();
     let mut splitters: Vec<Vec<u8>> = (1..ranges).filter_map(quantile).collect();
