@@ -15,10 +15,7 @@ use serde_json::json;
 use super::members::{Member, Result, ask_all};
 use crate::{
     AttemptToken, Counters, DriverError, NodeId, Output,
-    node::{
-        MESSAGE_BYTES, PUBLISH_BYTES, PUBLISH_KIND, PublishAnswer, PublishRequest, RANGE_KIND, RangeContent,
-        RangeRequest,
-    },
+    node::{NO_MEMORY, PUBLISH_KIND, PublishAnswer, PublishRequest, RANGE_KIND, RangeContent, RangeRequest},
 };
 
 /// The cost of a stage.
@@ -113,7 +110,7 @@ impl FinishedJob {
                     kind: RANGE_KIND,
                     arguments: json!(request),
                     pieces: Vec::new(),
-                    memory_bytes: Some(MESSAGE_BYTES),
+                    memory_bytes: Some(NO_MEMORY),
                 },
             );
             let lost =
@@ -146,7 +143,7 @@ impl FinishedJob {
         let holders: Vec<NodeId> = self.sessions.keys().copied().collect();
         let task = |node: NodeId, request: &PublishRequest| {
             let arguments = json!(request);
-            let memory_bytes = Some(PUBLISH_BYTES);
+            let memory_bytes = Some(NO_MEMORY);
             let task = SingleTask { kind: PUBLISH_KIND, arguments, pieces: Vec::new(), memory_bytes };
             (self.members[node.0 as usize].index, task)
         };

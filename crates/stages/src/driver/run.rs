@@ -18,7 +18,7 @@ use super::{
 use crate::{
     Action, AttemptToken, DriverError, Event, FailureKind, NodeId, Output, PartitionId, Scheduler, Work,
     node::{
-        ATTEMPT_KIND, AttemptRequest, AttemptResult, MESSAGE_BYTES, Producer, SESSION_KIND, SessionRequest,
+        ATTEMPT_KIND, AttemptRequest, AttemptResult, NO_MEMORY, Producer, SESSION_KIND, SessionRequest,
         WorkRequest,
     },
 };
@@ -244,12 +244,7 @@ impl Driver<'_> {
         pieces: Vec<inshore_nodes::protocol::PieceRequest>,
     ) -> SingleTask {
         let request = AttemptRequest { session: self.id.clone(), token: token.0, work };
-        SingleTask {
-            kind: ATTEMPT_KIND,
-            arguments: json!(request),
-            pieces,
-            memory_bytes: Some(MESSAGE_BYTES),
-        }
+        SingleTask { kind: ATTEMPT_KIND, arguments: json!(request), pieces, memory_bytes: Some(NO_MEMORY) }
     }
 
     fn start(&mut self, token: AttemptToken, node: NodeId, work: Work) {

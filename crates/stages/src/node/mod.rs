@@ -26,8 +26,8 @@ mod session;
 use self::{attempt::Attempts, publish::Publishes, ranges::Ranges, session::Sessions};
 pub(crate) use self::{
     attempt::{AttemptRequest, AttemptResult, Producer, WorkRequest},
-    publish::{PUBLISH_BYTES, PublishAnswer, PublishRequest},
-    ranges::{MESSAGE_BYTES, RANGE_KIND, RangeContent, RangeRequest},
+    publish::{PublishAnswer, PublishRequest},
+    ranges::{NO_MEMORY, RANGE_KIND, RangeContent, RangeRequest},
     session::SessionRequest,
 };
 pub use self::{

@@ -13,8 +13,6 @@ use super::{PUBLISH_KIND, output::BLOCK_BYTES, session::Sessions};
 
 /// The size of the buffers of copied pieces, in bytes.
 const BUFFER_BYTES: usize = 512 << 10;
-/// The memory of the task, in bytes: two read buffers, two write buffers, and messages.
-pub(crate) const PUBLISH_BYTES: u64 = 4 * BUFFER_BYTES as u64 + (2 << 20);
 
 /// The request to publish outputs. A driver first sends the pieces to all nodes, and then the map.
 #[derive(Debug, Serialize, Deserialize)]
@@ -61,8 +59,8 @@ impl TaskHandler for Publishes {
         match serde_json::from_value(task.arguments)? {
             PublishRequest::Pieces { session, name, outputs } => {
                 let session = find(&session)?;
-                let job =
-                    session.job.within(task.job.budget().clone()).with_cancel(task.job.cancel().clone());
+                // No attempt runs any more, so the memory of the slots is free.
+                let job = session.job.with_cancel(task.job.cancel().clone());
                 let (mut builder, generation) = spread::begin(&session.job, &name)?;
                 for (piece, token, checksum) in outputs {
                     let output = session.output(token, checksum).ok_or("an output of the result is lost")?;

@@ -15,8 +15,9 @@ use super::{
 };
 
 pub(crate) const RANGE_KIND: &str = "stage-ranges";
-/// The memory of a task that names a session, in bytes: its messages. Its data lies in the memory of the session.
-pub(crate) const MESSAGE_BYTES: u64 = 1 << 20;
+/// The memory of a task that names a session, in bytes. The task works in the memory of the session, and needs no other
+/// memory, which the sessions of other jobs may hold.
+pub(crate) const NO_MEMORY: u64 = 0;
 
 /// The request for bytes of a session.
 #[derive(Debug, Serialize, Deserialize)]

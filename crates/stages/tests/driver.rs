@@ -1,0 +1,283 @@
+//! The driver on agents of this process, over real connections.
+
+use std::{
+    io::Write,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use arrow_array::{RecordBatch, UInt64Array, cast::AsArray, types::UInt64Type};
+use inshore_kernel::{Failure, OpenedSource, Sources, TaskHandlers};
+use inshore_nodes::{Agent, AgentConfig, ClientConfig, DistributedFile, LoadOptions, Nodes, RunningAgent};
+use inshore_stages::{
+    DriverError, Error, FinishedJob, InputPartition, Options, OutputWriter, RangeReader, StageWork,
+    StagesJob, memory_bytes, run, with_stages,
+};
+use inshore_store::{Budget, Cancel, Context, FileReader, Job, Store};
+use serde_json::{Value, json};
+
+const SLOT_BYTES: u64 = 16 << 20;
+const RANGES: u32 = 5;
+
+/// Divides the numbers of lines by their remainder, and writes the sorted numbers of a remainder. Attempts fail as a
+/// test wants.
+struct Remainders {
+    /// The number of the next map and merge attempts that fail.
+    map_failures: AtomicU32,
+    merge_failures: AtomicU32,
+    /// The attempts of a map sleep for this time.
+    nap: Duration,
+}
+
+impl Remainders {
+    fn new(map_failures: u32, merge_failures: u32, nap: Duration) -> Arc<Remainders> {
+        let (map_failures, merge_failures) = (map_failures.into(), merge_failures.into());
+        Arc::new(Remainders { map_failures, merge_failures, nap })
+    }
+}
+
+fn fail(left: &AtomicU32, what: &str) -> Result<(), Failure> {
+    let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+    if taken.is_ok() { Err(format!("the {what} fails as wanted").into()) } else { Ok(()) }
+}
+
+impl StageWork for Remainders {
+    fn kind(&self) -> &'static str {
+        "remainders"
+    }
+
+    fn map(&self, job: &Job, _: &Value, input: Sources, output: &mut OutputWriter) -> Result<(), Failure> {
+        fail(&self.map_failures, "map")?;
+        let mut text = Vec::new();
+        for source in input {
+            let OpenedSource::Dataset(_, file, range) = source?.source.open(job).1? else {
+                return Err("the input is no dataset".into());
+            };
+            let mut reader = FileReader::new(job, &file, range, 64 << 10)?;
+            while let Some(piece) = reader.next_piece()? {
+                text.extend_from_slice(piece);
+            }
+        }
+        let end = Instant::now() + self.nap;
+        while Instant::now() < end {
+            job.check_cancelled()?;
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let numbers = std::str::from_utf8(&text)?.lines().map(str::parse::<u64>);
+        let numbers = numbers.collect::<Result<Vec<u64>, _>>()?;
+        for range in 0..RANGES {
+            let own = numbers.iter().copied().filter(|number| number % u64::from(RANGES) == u64::from(range));
+            let own = UInt64Array::from_iter_values(own);
+            output.batch(range, &RecordBatch::try_from_iter([("number", Arc::new(own) as _)])?)?;
+        }
+        Ok(())
+    }
+
+    fn merge(
+        &self,
+        _: &Job,
+        _: &Value,
+        inputs: Vec<RangeReader>,
+        output: &mut OutputWriter,
+    ) -> Result<(), Failure> {
+        fail(&self.merge_failures, "merge")?;
+        let mut all: Vec<u64> = Vec::new();
+        for batch in inputs.into_iter().flatten() {
+            all.extend_from_slice(batch?.column(0).as_primitive::<UInt64Type>().values());
+        }
+        all.sort_unstable();
+        for number in all {
+            output.bytes(format!("{number}\n").as_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+struct Setup {
+    folder: tempfile::TempDir,
+    agents: Vec<Option<RunningAgent>>,
+    nodes: Nodes,
+    file: DistributedFile,
+}
+
+fn context() -> Context {
+    Context::new(Budget::new(64 << 20, 2), Cancel::default())
+}
+
+impl Setup {
+    /// Starts nodes, and spreads the numbers below 20,000 in two copies.
+    fn new(count: usize, work: &Arc<Remainders>) -> Setup {
+        let folder = tempfile::tempdir().unwrap();
+        let serve = |number: usize| {
+            let store = Store::open(folder.path().join(number.to_string())).unwrap();
+            let handlers = with_stages(TaskHandlers::default(), vec![work.clone() as _], None);
+            let config = AgentConfig {
+                drain: Duration::ZERO,
+                ..AgentConfig::new(format!("node {number}"), 2 * memory_bytes(SLOT_BYTES, 2), 2)
+            };
+            Agent::new(store, handlers, config).serve("127.0.0.1:0".parse().unwrap()).unwrap()
+        };
+        let agents: Vec<Option<RunningAgent>> = (0..count).map(|number| Some(serve(number))).collect();
+        let address = |agent: &Option<RunningAgent>| agent.as_ref().unwrap().address().to_string();
+        let nodes = Nodes::new(ClientConfig::new(agents.iter().map(address).collect(), None)).unwrap();
+        let mut text = Vec::new();
+        (0..20_000u64).for_each(|number| writeln!(text, "{}", number * 7919 % 20_000).unwrap());
+        let options =
+            LoadOptions { copies: count.min(2), piece_bytes: Some(8 << 10), ..LoadOptions::default() };
+        nodes.put(&context(), "numbers", ("numbers", None), &text[..], &options).unwrap();
+        let file = nodes.catalog().unwrap().named("numbers").unwrap().remove(0);
+        Setup { folder, agents, nodes, file }
+    }
+
+    fn job(&self) -> StagesJob {
+        StagesJob {
+            kind: "remainders",
+            arguments: json!({}),
+            inputs: InputPartition::of_files(std::slice::from_ref(&self.file), 16 << 10).unwrap(),
+            ranges: RANGES,
+            slots: 2,
+            slot_bytes: SLOT_BYTES,
+            options: Options { deadline: Duration::from_secs(60), ..Options::default() },
+        }
+    }
+
+    fn run(&self, context: &Context) -> Result<FinishedJob, DriverError> {
+        run(&self.nodes, context, &self.job())
+    }
+
+    /// Waits until no task runs on the nodes that are left, and their stores have no scratch.
+    fn wait_until_idle(&self) {
+        let end = Instant::now() + Duration::from_secs(30);
+        let is_idle = || {
+            self.nodes.begin(None).status().into_iter().all(|node| {
+                node.status.map_or(true, |status| status.running.is_empty() && status.memory_used_bytes == 0)
+            })
+        };
+        while !is_idle() {
+            assert!(Instant::now() < end, "tasks of an ended job still run");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+fn expected() -> String {
+    let of = |remainder: u64| (0..20_000u64).filter(move |number| number % u64::from(RANGES) == remainder);
+    (0..RANGES.into()).flat_map(of).map(|number| format!("{number}\n")).collect()
+}
+
+fn text(finished: &FinishedJob) -> String {
+    let mut text = Vec::new();
+    finished
+        .read(&context(), &mut |bytes| {
+            text.extend_from_slice(bytes);
+            Ok(())
+        })
+        .unwrap();
+    String::from_utf8(text).unwrap()
+}
+
+#[test]
+fn rows_of_all_nodes_meet_in_their_ranges() {
+    for count in [1, 3] {
+        let setup = Setup::new(count, &Remainders::new(0, 0, Duration::ZERO));
+        let finished = setup.run(&context()).unwrap();
+        assert_eq!(text(&finished), expected());
+        assert_eq!((finished.bytes(), finished.lines()), (expected().len() as u64, 20_000));
+        assert_eq!(finished.report().fetched > 0, count > 1);
+        assert_eq!(finished.report().attempts.failed, 0);
+        finished.publish(&context(), "sorted", None).unwrap();
+        drop(finished);
+        setup.wait_until_idle();
+        let sorted = setup.nodes.catalog().unwrap().named("sorted").unwrap().remove(0);
+        assert_eq!((sorted.bytes(), sorted.pieces.len()), (expected().len() as u64, RANGES as usize));
+    }
+}
+
+#[test]
+fn attempts_that_fail_are_repeated_on_other_nodes_up_to_a_limit() {
+    let setup = Setup::new(3, &Remainders::new(2, 2, Duration::ZERO));
+    let finished = setup.run(&context()).unwrap();
+    assert_eq!((text(&finished), finished.report().attempts.failed), (expected(), 4));
+    drop(finished);
+    let setup = Setup::new(2, &Remainders::new(0, u32::MAX, Duration::ZERO));
+    let error = setup.run(&context()).unwrap_err();
+    let told = error.to_string();
+    assert!(matches!(error, DriverError::Stages { error: Error::RetriesExhausted { .. }, .. }), "{told}");
+    assert!(told.contains("the merge fails as wanted") && told.contains("node 127.0.0.1:"), "{told}");
+    setup.wait_until_idle();
+}
+
+#[test]
+fn a_node_that_leaves_costs_its_own_work_alone() {
+    // Some agents leave while they map, others while they merge or after the end.
+    for pause in [5, 40, 80, 120, 160] {
+        let work = Remainders::new(0, 0, Duration::from_millis(30));
+        let mut setup = Setup::new(3, &work);
+        let leaving = setup.agents[1].take().unwrap();
+        let finished = std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(pause));
+                drop(leaving);
+            });
+            setup.run(&context())
+        });
+        let finished = finished.unwrap_or_else(|error| panic!("after {pause} ms: {error}"));
+        let lost_outputs = finished.report().attempts.lost_outputs;
+        let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| text(&finished)));
+        // An agent that leaves after the last merge takes its part of the result along, which is an error when it is read.
+        assert!(
+            read.is_err() || read.unwrap() == expected(),
+            "after {pause} ms, {lost_outputs} outputs lost"
+        );
+        drop(finished);
+        setup.wait_until_idle();
+    }
+}
+
+#[test]
+fn a_cancelled_job_and_a_late_one_leave_nothing() {
+    let setup = Setup::new(2, &Remainders::new(0, 0, Duration::from_secs(60)));
+    let cancel = Cancel::default();
+    let context = Context::new(Budget::new(64 << 20, 2), cancel.clone());
+    let error = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(300));
+            cancel.cancel();
+        });
+        setup.run(&context).unwrap_err()
+    });
+    assert!(matches!(error, DriverError::Store(inshore_store::Error::Cancelled)), "{error}");
+    setup.wait_until_idle();
+    let late = StagesJob {
+        options: Options { deadline: Duration::from_millis(500), ..Options::default() },
+        ..setup.job()
+    };
+    let error = run(&setup.nodes, &self::context(), &late).unwrap_err();
+    assert!(matches!(error, DriverError::Stages { error: Error::Deadline { .. }, .. }), "{error}");
+    setup.wait_until_idle();
+    assert!(setup.folder.path().join("0").exists());
+}
+
+#[test]
+fn a_job_that_needs_more_memory_than_a_node_has_is_refused_with_both_sizes() {
+    let setup = Setup::new(2, &Remainders::new(0, 0, Duration::ZERO));
+    let large = StagesJob { slot_bytes: 1 << 30, ..setup.job() };
+    let error = run(&setup.nodes, &context(), &large).unwrap_err();
+    assert!(matches!(error, DriverError::Stages { error: Error::Memory { .. }, .. }), "{error}");
+    assert!(error.to_string().contains("the job needs 2147483648 bytes there"), "{error}");
+}
+
+#[test]
+fn two_jobs_share_nodes_that_have_memory_for_one() {
+    let setup = Setup::new(2, &Remainders::new(0, 0, Duration::from_millis(20)));
+    std::thread::scope(|scope| {
+        let jobs: Vec<_> = (0..4).map(|_| scope.spawn(|| text(&setup.run(&context()).unwrap()))).collect();
+        for job in jobs {
+            assert_eq!(job.join().unwrap(), expected());
+        }
+    });
+    setup.wait_until_idle();
+}
