@@ -81,7 +81,7 @@ pub use error::{Error, Result};
 #[cfg(feature = "nodes")]
 pub use files::Error as FileError;
 #[cfg(feature = "nodes")]
-pub use inshore_stages::{JobReport, StageReport};
+pub use inshore_stages::{JobReport, NodeReport, StageReport};
 pub use operation::{
     Attachments, DatasetOperation, NormalForm, Operation, Plan, Planned, Request, RequestContext,
     ResolvedInputs, RowReceiver, StoreUse, handed_over,

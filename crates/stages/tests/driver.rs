@@ -13,8 +13,8 @@ use arrow_array::{RecordBatch, UInt64Array, cast::AsArray, types::UInt64Type};
 use inshore_kernel::{Failure, OpenedSource, Sources, TaskHandlers};
 use inshore_nodes::{Agent, AgentConfig, ClientConfig, DistributedFile, LoadOptions, Nodes, RunningAgent};
 use inshore_stages::{
-    DriverError, Error, FinishedJob, InputPartition, Options, OutputWriter, RangeReader, StageWork,
-    StagesJob, memory_bytes, run, with_stages,
+    DriverError, Error, FinishedJob, InputPartition, NodeReport, Options, OutputWriter, RangeReader,
+    StageWork, StagesJob, memory_bytes, run, with_stages,
 };
 use inshore_store::{Budget, Cancel, Context, FileReader, Job, Store};
 use serde_json::{Value, json};
@@ -186,7 +186,10 @@ fn rows_of_all_nodes_meet_in_their_ranges() {
         let finished = setup.run(&context()).unwrap();
         assert_eq!(text(&finished), expected());
         assert_eq!((finished.bytes(), finished.lines()), (expected().len() as u64, 20_000));
-        assert_eq!(finished.report().fetched > 0, count > 1);
+        let links = &finished.report().nodes;
+        let sum = |of: fn(&NodeReport) -> u64| links.iter().map(of).sum::<u64>();
+        assert_eq!(sum(|node| node.sent), sum(|node| node.received));
+        assert_eq!(sum(|node| node.sent) > 0, count > 1);
         assert_eq!(finished.report().attempts.failed, 0);
         finished.publish(&context(), "sorted", None).unwrap();
         drop(finished);

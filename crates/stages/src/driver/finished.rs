@@ -33,13 +33,26 @@ pub struct StageReport {
     pub attempt_seconds: f64,
 }
 
+/// The part of a node in a job.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct NodeReport {
+    /// The address of the node.
+    pub node: String,
+    /// The number of attempts that finished.
+    pub attempts: u64,
+    /// The bytes that the node sent to other nodes.
+    pub sent: u64,
+    /// The bytes that the node received from other nodes.
+    pub received: u64,
+}
+
 /// The cost of a job.
 #[derive(Clone, Debug, Serialize)]
 pub struct JobReport {
     /// The stages, in order.
     pub stages: Vec<StageReport>,
-    /// The bytes that nodes fetched from other nodes.
-    pub fetched: u64,
+    /// The nodes, each with the bytes of its link.
+    pub nodes: Vec<NodeReport>,
     /// The numbers of attempts.
     pub attempts: Counters,
     /// The time from the start to the last output, in seconds.

@@ -16,7 +16,7 @@ mod members;
 mod run;
 
 pub use self::{
-    finished::{FinishedJob, JobReport, StageReport},
+    finished::{FinishedJob, JobReport, NodeReport, StageReport},
     job::{InputPartition, StagesJob},
 };
 pub use run::run;

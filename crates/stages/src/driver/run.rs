@@ -11,7 +11,7 @@ use inshore_store::Context;
 use serde_json::json;
 
 use super::{
-    finished::{FinishedJob, JobReport, StageReport},
+    finished::{FinishedJob, JobReport, NodeReport, StageReport},
     job::StagesJob,
     members::{Member, Result, members},
 };
@@ -51,6 +51,8 @@ pub fn run(nodes: &Nodes, context: &Context, job: &StagesJob) -> Result<Finished
     let (scheduler, actions) = Scheduler::start(plan, job.options.clone(), &slots);
     let mut id = [0; 16];
     getrandom::fill(&mut id).expect("the system gives random numbers");
+    let node = |member: &Member| NodeReport { node: member.address.clone(), ..NodeReport::default() };
+    let nodes_report = members.iter().map(node).collect();
     let mut driver = Driver {
         nodes,
         context,
@@ -68,14 +70,18 @@ pub fn run(nodes: &Nodes, context: &Context, job: &StagesJob) -> Result<Finished
         deletions: Vec::new(),
         lines: BTreeMap::new(),
         stages: partitions.map(|partitions| StageReport { partitions, ..StageReport::default() }).into(),
-        fetched: 0,
+        nodes_report,
         runs: 0,
     };
     context.start_phase("mapping", "partitions", partitions[0].into());
     let outputs = driver.drive(&events)?;
-    let Driver { members, id, sessions, lines, stages, fetched, scheduler, began, .. } = driver;
-    let report =
-        JobReport { stages, fetched, attempts: scheduler.counters(), seconds: began.elapsed().as_secs_f64() };
+    let Driver { members, id, sessions, lines, stages, nodes_report, scheduler, began, .. } = driver;
+    let report = JobReport {
+        stages,
+        nodes: nodes_report,
+        attempts: scheduler.counters(),
+        seconds: began.elapsed().as_secs_f64(),
+    };
     let sessions = sessions.into_iter().map(|(number, session)| (number, session.task)).collect();
     Ok(FinishedJob::new(nodes.clone(), members, id, sessions, outputs, &lines, report))
 }
@@ -121,7 +127,7 @@ struct Driver<'a> {
     /// The number of line feeds in the output of each finished attempt.
     lines: BTreeMap<AttemptToken, u64>,
     stages: Vec<StageReport>,
-    fetched: u64,
+    nodes_report: Vec<NodeReport>,
     /// The number of connections so far.
     runs: u64,
 }
@@ -329,7 +335,13 @@ impl Driver<'_> {
                 Ok(AttemptResult::Finished { bytes, checksum, lines, fetched }) => {
                     self.lines.insert(token, lines);
                     self.count(token, &done, bytes);
-                    self.fetched += fetched;
+                    self.nodes_report[node.0 as usize].attempts += 1;
+                    for (from, bytes) in fetched {
+                        self.nodes_report[node.0 as usize].received += bytes;
+                        if let Some(from) = self.nodes_report.get_mut(from) {
+                            from.sent += bytes;
+                        }
+                    }
                     Event::Finished { token, bytes, checksum }
                 }
                 Ok(AttemptResult::Failed { kind, why }) => Event::Failed { token, kind: kind.into(), why },

@@ -54,12 +54,12 @@ pub(crate) struct Producer {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum AttemptResult {
     /// The size of all ranges, the checksum of their directory, the number of line feeds, and the number of bytes that
-    /// the attempt fetched from other nodes.
+    /// the attempt fetched from each other node.
     Finished {
         bytes: u64,
         checksum: u64,
         lines: u64,
-        fetched: u64,
+        fetched: Vec<(usize, u64)>,
     },
     Failed {
         kind: Kind,
@@ -156,19 +156,22 @@ impl TaskHandler for Attempts {
     }
 }
 
+/// The number of bytes that were fetched from each other node.
+type Fetches = Vec<(usize, u64)>;
+
 fn run(
     session: &Session,
     slot: &Slot,
     work: WorkRequest,
     sources: Sources,
-) -> Result<(StoredOutput, u64), FetchError> {
+) -> Result<(StoredOutput, Fetches), FetchError> {
     let job = &slot.job;
     match work {
-        WorkRequest::Map | WorkRequest::Delete => Ok((map(session, job, sources)?, 0)),
+        WorkRequest::Map | WorkRequest::Delete => Ok((map(session, job, sources)?, Vec::new())),
         WorkRequest::MapOf { node, pieces } => {
             let bytes = pieces.iter().map(|piece| piece.to - piece.from).sum();
             let sources = copied(session, job, node, pieces)?;
-            Ok((map(session, job, Sources::of(sources))?, bytes))
+            Ok((map(session, job, Sources::of(sources))?, vec![(node, bytes)]))
         }
         WorkRequest::Merge { range, producers } => {
             let (inputs, fetched) = inputs(session, job, range, producers)?;
@@ -198,11 +201,11 @@ fn inputs(
     job: &Job,
     range: u32,
     producers: Vec<Producer>,
-) -> Result<(Vec<RangeReader>, u64), FetchError> {
+) -> Result<(Vec<RangeReader>, Fetches), FetchError> {
     let nodes = session.nodes.addresses().count();
     let kept_bytes = producers.len() as u64 * READER_BYTES;
     let mut found: Vec<(u32, RangeBytes)> = Vec::with_capacity(producers.len());
-    let mut bytes = 0;
+    let mut fetched_bytes = Vec::new();
     for step in 1..nodes {
         let node = (session.own + step) % nodes;
         let of_node: Vec<&Producer> = producers.iter().filter(|producer| producer.node == node).collect();
@@ -214,8 +217,8 @@ fn inputs(
         let content = RangeContent::Outputs { outputs, range };
         let request = RangeRequest { session: session.id.clone(), content };
         let fetched = fetch(job, (&session.nodes, node), &request, (tokens.len(), &tokens), kept_bytes)?;
-        for (producer, FetchedRange { bytes: stored, memory, len }) in of_node.iter().zip(fetched) {
-            bytes += len;
+        fetched_bytes.push((node, fetched.iter().map(|range| range.len).sum()));
+        for (producer, FetchedRange { bytes: stored, memory, .. }) in of_node.iter().zip(fetched) {
             found.push((
                 producer.place,
                 match stored {
@@ -233,7 +236,7 @@ fn inputs(
     }
     found.sort_by_key(|(place, _)| *place);
     let open = |(_, bytes)| RangeReader::open(job, bytes).map_err(FetchError::from);
-    Ok((found.into_iter().map(open).collect::<Result<_, _>>()?, bytes))
+    Ok((found.into_iter().map(open).collect::<Result<_, _>>()?, fetched_bytes))
 }
 
 /// Copies pieces of another node to scratch.

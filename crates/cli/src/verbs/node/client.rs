@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use anyhow::{Result, bail};
 use inshore::{
     nodes::{ClientConfig, ClientCredentials, GatherReport, HereCost, Nodes, RunOptions, read_credentials},
-    ops::{JobReport, StageReport},
+    ops::{JobReport, NodeReport, StageReport},
     store::format_bytes,
 };
 
@@ -114,13 +114,16 @@ pub fn stages(job: &JobReport) -> Vec<(&'static str, String)> {
         (name, text)
     };
     let attempts = &job.attempts;
-    let exchange = format!("{} sent between nodes", format_bytes(job.fetched));
+    let link = |node: &NodeReport| {
+        let (sent, received) = (format_bytes(node.sent), format_bytes(node.received));
+        ("node", format!("{}: {} attempts, {sent} sent, {received} received", node.node, node.attempts))
+    };
     let of_attempts = format!(
         "{} started, {} finished, {} failed, {} lost with their node, {} second attempts",
         attempts.started, attempts.finished, attempts.failed, attempts.lost, attempts.second
     );
     let stages = ["map", "merge"].into_iter().zip(&job.stages).map(stage);
-    stages.chain([("exchange", exchange), ("attempts", of_attempts)]).collect()
+    stages.chain(job.nodes.iter().map(link)).chain([("attempts", of_attempts)]).collect()
 }
 
 /// Describes the part of the work that this machine did, and the reason why this part was not larger.
