@@ -15,7 +15,7 @@ mod job;
 mod run;
 
 pub use self::{
-    finished::{FinishedJob, JobReport, StageReport},
+    finished::{FinishedJob, JobReport, StageReport, check_name},
     job::{InputPartition, StagesJob},
 };
 pub use run::run;

@@ -16,8 +16,9 @@ use super::{
 };
 use crate::{FailureKind, FetchFailure};
 
-/// The memory of a task that names a session, in bytes: its messages. Its data lies in the memory of the session.
-pub(crate) const MESSAGE_BYTES: u64 = 1 << 20;
+/// The memory for the messages of an attempt, in bytes: what other nodes have sent and the attempt has not read (2 MiB
+/// for a stream), and a decoded batch.
+pub(super) const MESSAGE_BYTES: u64 = (2 << 20) + (256 << 10);
 
 /// The request for an attempt.
 #[derive(Debug, Serialize, Deserialize)]
@@ -138,6 +139,7 @@ impl TaskHandler for Attempts {
             session.delete(token);
             return Ok(json!(AttemptResult::Deleted));
         }
+        check(&work, session.nodes.addresses().count())?;
         let slot = session.begin_attempt(token, task.job.cancel())?;
         let result = match run(&session, &slot, work, task.sources) {
             Ok((output, fetched)) => {
@@ -157,6 +159,18 @@ impl TaskHandler for Attempts {
         };
         Ok(json!(result))
     }
+}
+
+/// Checks the nodes and the pieces that a request names.
+fn check(work: &WorkRequest, nodes: usize) -> Result<(), Failure> {
+    let is_valid = match work {
+        WorkRequest::Map | WorkRequest::Delete => true,
+        WorkRequest::MapOf { node, pieces } => {
+            *node < nodes && pieces.iter().all(|piece| piece.from <= piece.to)
+        }
+        WorkRequest::Merge { producers, .. } => producers.iter().all(|producer| producer.node < nodes),
+    };
+    is_valid.then_some(()).ok_or_else(|| "invalid request: work of unknown nodes or pieces".into())
 }
 
 fn run(

@@ -9,8 +9,9 @@
 //! ```
 //!
 //! A session is a task of the node that lasts as long as its job. The session's memory and slot are those of the task,
-//! so the queue of the node shares them fairly among clients. All other requests of the job take no slot. They name
-//! the session by its id, a random number that only the driver and the nodes of the job know.
+//! so the queue of the node shares them fairly among clients. All other requests of the job take no slot, and take
+//! their memory from the session: a request that needed memory of the node could fail while other tasks have it. They
+//! name the session by its id, a random number that only the driver and the nodes of the job know.
 //!
 //! The scratch of a job is a lease that its connection holds: if the driver dies, is cut off, or cancels, the node
 //! closes the connection after two keepalive intervals at the latest, ends the attempts of the session, and deletes its
@@ -25,8 +26,8 @@ mod session;
 
 use self::{attempt::Attempts, publish::Publishes, ranges::Ranges, session::Sessions};
 pub(crate) use self::{
-    attempt::{AttemptRequest, AttemptResult, MESSAGE_BYTES, Producer, WorkRequest},
-    publish::{PUBLISH_BYTES, PublishAnswer, PublishRequest},
+    attempt::{AttemptRequest, AttemptResult, Producer, WorkRequest},
+    publish::{PublishAnswer, PublishRequest},
     ranges::{RANGE_KIND, RangeContent, RangeRequest},
     session::SessionRequest,
 };
@@ -41,6 +42,9 @@ use inshore_kernel::TaskHandlers;
 use inshore_nodes::NodeCredentials;
 
 use crate::StageWork;
+
+/// The memory of a task that names a session, in bytes, besides the memory of the session.
+pub(crate) const TASK_BYTES: u64 = 0;
 
 /// The kinds of the tasks of a job.
 pub(crate) const SESSION_KIND: &str = "stage-session";

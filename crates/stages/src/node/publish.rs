@@ -13,12 +13,14 @@ use super::{PUBLISH_KIND, output::BLOCK_BYTES, session::Sessions};
 
 /// The size of the buffers of copied pieces, in bytes.
 const BUFFER_BYTES: usize = 512 << 10;
-/// The memory of the task, in bytes: two read buffers, two write buffers, and messages.
-pub(crate) const PUBLISH_BYTES: u64 = 4 * BUFFER_BYTES as u64 + (2 << 20);
+/// The memory of a publication, in bytes: two read buffers, two write buffers, and checksums.
+pub(super) const PUBLISH_BYTES: u64 = 4 * BUFFER_BYTES as u64 + (1 << 20);
 
 /// The request to publish outputs. A driver first sends the pieces to all nodes, and then the map.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum PublishRequest {
+    /// Check before a job that its result can get this name. The request needs no session.
+    Check { name: String },
     /// Begin the dataset, and copy outputs to its pieces.
     Pieces {
         session: String,
@@ -38,6 +40,7 @@ pub(crate) enum PublishAnswer {
         generation: u64,
     },
     Committed,
+    Free,
 }
 
 /// The handler that publishes outputs.
@@ -59,11 +62,15 @@ impl TaskHandler for Publishes {
     fn work(&self, task: Task, _reply: &mut dyn Reply) -> Result<Value, Failure> {
         let find = |id: &str| self.0.get(id).ok_or("the session of the outputs has ended");
         match serde_json::from_value(task.arguments)? {
+            PublishRequest::Check { name } => {
+                spread::check(&task.job, &name)?;
+                Ok(json!(PublishAnswer::Free))
+            }
             PublishRequest::Pieces { session, name, outputs } => {
                 let session = find(&session)?;
-                let job =
-                    session.job.within(task.job.budget().clone()).with_cancel(task.job.cancel().clone());
-                let (mut builder, generation) = spread::begin(&session.job, &name)?;
+                let publication = session.begin_publication(task.job.cancel())?;
+                let job = publication.job.with_cancel(task.job.cancel().clone());
+                let (mut builder, generation) = spread::begin(&publication.job, &name)?;
                 for (piece, token, checksum) in outputs {
                     let output = session.output(token, checksum).ok_or("an output of the result is lost")?;
                     let name = piece_name(piece as usize);
