@@ -5,6 +5,7 @@
 
 mod answers;
 mod calls;
+mod cluster;
 mod deadlines;
 mod drives;
 mod faults;

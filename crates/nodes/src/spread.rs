@@ -11,6 +11,15 @@ use crate::{
 /// The size of the checksum blocks of a map, and of its write buffers, in bytes.
 const BLOCK_BYTES: usize = 64 << 10;
 
+/// Checks that a dataset can get a name.
+///
+/// # Errors
+/// - Returns [`inshore_store::Error::BadName`] if the name is not valid for a dataset.
+/// - Returns [`inshore_store::Error::NameExists`] if there is a dataset of this name.
+pub fn check(job: &Job, name: &str) -> Result<()> {
+    job.store().create_dataset(job, name, SPREAD).map(drop)
+}
+
 /// Begins a dataset for pieces on the store of `job`. Also returns the highest generation among the removed datasets of
 /// this name, or 0.
 ///

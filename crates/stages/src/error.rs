@@ -90,12 +90,20 @@ pub enum Error {
 #[non_exhaustive]
 pub enum DriverError {
     /// The job failed. The message names nodes by their addresses.
-    #[error("{}", with_addresses(error, nodes))]
+    #[error("{}{}", with_addresses(error, nodes), causes(losses))]
     Stages {
         /// The error of the scheduler.
         error: Error,
         /// The address of each node, by its number.
         nodes: Vec<String>,
+        /// If the job failed since nodes were lost: the errors that ended their part in the job.
+        losses: Vec<String>,
+    },
+    /// No node that takes part in the job holds some of the input.
+    #[error("no node of the job holds a part of the input{}", causes(why))]
+    NoReplica {
+        /// For each node that holds the part, the reason for which the node takes no part in the job.
+        why: Vec<String>,
     },
     /// An error of a request to a node.
     #[error(transparent)]
@@ -134,7 +142,7 @@ pub enum DriverError {
 
 impl From<Error> for DriverError {
     fn from(error: Error) -> DriverError {
-        DriverError::Stages { error, nodes: Vec::new() }
+        DriverError::Stages { error, nodes: Vec::new(), losses: Vec::new() }
     }
 }
 
@@ -162,6 +170,10 @@ fn list<T: std::fmt::Display>(of: &[T]) -> String {
 
 fn reasons(of: &[(NodeId, String)]) -> String {
     of.iter().map(|(node, why)| format!("{node}: {why}")).collect::<Vec<_>>().join("; ")
+}
+
+fn causes(of: &[String]) -> String {
+    if of.is_empty() { String::new() } else { format!(" ({})", of.join("; ")) }
 }
 
 fn unfinished_stages(of: &[(u32, u32, u32)]) -> String {

@@ -111,7 +111,9 @@ mod plan;
 mod scheduler;
 mod work;
 
-pub use driver::{FinishedJob, InputPartition, JobReport, NodeReport, StageReport, StagesJob, run};
+pub use driver::{
+    FinishedJob, InputPartition, JobReport, NodeReport, StageReport, StagesJob, check_name, run,
+};
 pub use error::{DriverError, Error, NAMED, Result};
 pub use events::{Action, Event, FailureKind, FetchFailure, Output, Work};
 pub use ids::{AttemptToken, NodeId, PartitionId};

@@ -60,7 +60,7 @@ use self::{
 };
 pub use self::{
     node::Sorts,
-    stages::{StageSort, sort_on_cluster},
+    stages::{StageSort, dataset_name, sort_on_cluster},
 };
 pub use crate::files::Error;
 use crate::files::{Asker, FileText, Files, check_plain, ending_of};

@@ -5,9 +5,11 @@
 //!   merge:  range r of each map output ─► merge by keys ─► piece r    a file on the node's scratch
 //! ```
 //!
-//! Splitters are keys of a sample: for each range about [`SAMPLES_PER_RANGE`] parts of [`SAMPLE_BYTES`] bytes, evenly spread
-//! over the input. Rows with equal keys are in one range, so `unique` needs to look at one range only. The result equals that of a local
-//! sort byte for byte, for the reasons in the parent module.
+//! Splitters divide the keys of a sample: for each range about [`SAMPLES_PER_RANGE`] parts of [`SAMPLE_BYTES`] bytes, evenly
+//! spread over the input. A splitter is the shortest prefix that divides two neighbouring keys of the sample, as in the
+//! inner nodes of a B-tree, so the request of a job stays small if keys are long. Rows with equal keys are in one range, so
+//! `unique` needs to look at one range only. The result equals that of a local sort byte for byte, for the reasons in the
+//! parent module.
 //!
 //! Memory: a map attempt sorts any number of bytes in its slot, with runs on scratch. A merge attempt holds a batch of
 //! each map output, so pieces are grouped into as many map partitions as fit. A range is about a quarter of a slot, so
@@ -58,16 +60,26 @@ const PARTITIONS_PER_SLOT: u64 = 4;
 const RANGES_MAX: u64 = 4096;
 /// The part of a node's memory that a job takes.
 const MEMORY_PART: u64 = 2;
+/// The limit of all splitters together in bytes. If they are longer, every second one is left out.
+const SPLITTERS_BYTES_MAX: usize = 1 << 20;
 
 /// The arguments of a sort in stages.
 #[derive(Serialize, Deserialize)]
 struct StageArguments {
     sort: Arguments,
-    /// The first key of each range but the first, in the order of the sort.
-    splitters: Vec<Vec<u8>>,
+    /// The bounds of the ranges, in the order of the sort, each as hexadecimal digits. Nodes account for each element of
+    /// an array of numbers, so the bytes themselves would exceed the memory for requests.
+    splitters: Vec<String>,
 }
 
 impl StageArguments {
+    fn splitters(&self) -> std::result::Result<Vec<Vec<u8>>, Failure> {
+        let digits = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+        let bytes = |text: &String| text.as_bytes().chunks(2).map(digits).collect::<Option<Vec<u8>>>();
+        let splitters = self.splitters.iter().map(bytes).collect::<Option<_>>();
+        splitters.ok_or_else(|| "invalid request: splitters are hexadecimal".into())
+    }
+
     fn shape(&self) -> std::result::Result<Shape, Failure> {
         match &self.sort.what {
             What::Lines => Ok(Shape::Lines),
@@ -100,9 +112,9 @@ impl StageWork for StageSort {
         let bytes = input.bytes();
         let pieces: Vec<Input> =
             input.map(|source| bytes_of(job, &source?)).collect::<std::result::Result<_, Failure>>()?;
-        let mut ranges = Ranges { output, how, splitters: &arguments.splitters, next: 0 };
+        let mut ranges = Ranges { output, how, splitters: &arguments.splitters()?, next: 0 };
         let inputs = Inputs::asked(pieces.into_iter().map(Ok), Some(bytes));
-        sort_pieces(job, "the input", arguments.sort, inputs, &mut ranges).map(drop)
+        sort_pieces(job, "the input", arguments.sort, inputs, &mut ranges).map(drop).map_err(of_store)
     }
 
     fn merge(
@@ -139,6 +151,17 @@ impl StageWork for StageSort {
             output.bytes(&written)?;
         }
         Ok(())
+    }
+}
+
+/// Unwraps an error of the store, by which a node sees that its disk is full.
+fn of_store(failure: Failure) -> Failure {
+    match failure.downcast::<inshore_tables::Error>() {
+        Ok(error) => match *error {
+            inshore_tables::Error::Store(error) => error.into(),
+            error => error.into(),
+        },
+        Err(failure) => failure,
     }
 }
 
@@ -213,7 +236,7 @@ impl Reply for Ranges<'_> {
 }
 
 /// Returns the name of the dataset that an output names: `store:NAME`.
-fn dataset_name(output: &Path) -> Option<&str> {
+pub fn dataset_name(output: &Path) -> Option<&str> {
     output.to_str()?.strip_prefix("store:")
 }
 
@@ -259,14 +282,19 @@ pub fn sort_on_cluster(
     let SortOptions { descending, unique, .. } = options;
     let sort = Arguments { what, descending, unique, row_bytes_max: STAGE_ROW_BYTES_MAX };
     let how = row_how(shape, &sort);
+    if let Some(name) = dataset_name(output) {
+        inshore_stages::check_name(asker.nodes, asker.context, name)?;
+    }
     let finished = {
         let size = Size::of(asker, wholes)?;
         let inputs = InputPartition::of_files(wholes, size.partition_bytes);
         let inputs = inputs.map_err(|why| Error::unfit("a sort on a cluster", why))?;
+        size.check(inputs.len() as u64)?;
         let splitters = splitters(asker, wholes, &how, size.ranges)?;
         let ranges = splitters.len() as u32 + 1;
         asker.context.progress().tell(|| size.explained(inputs.len() as u64, ranges));
-        let arguments = StageArguments { sort, splitters };
+        let digits = |bytes: &Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let arguments = StageArguments { sort, splitters: splitters.iter().map(digits).collect() };
         let job = StagesJob {
             kind: StageSort.kind(),
             arguments: serde_json::to_value(&arguments).expect("plain data"),
@@ -322,6 +350,8 @@ struct Size {
     nodes: u64,
     /// The number of bytes of the input.
     bytes: u64,
+    /// The memory that a node gives to the job.
+    memory_bytes: u64,
     slot_bytes: u64,
     /// The number of bytes from which on a map partition gets no more pieces.
     partition_bytes: u64,
@@ -330,28 +360,43 @@ struct Size {
 
 impl Size {
     fn of(asker: &Asker<'_>, wholes: &[DistributedFile]) -> Result<Size> {
-        let status = asker.nodes.status();
-        let memory = |node: &NodeStatus| node.status.as_ref().ok().map(|status| status.memory_bytes);
-        let nodes = status.iter().filter_map(memory).count() as u64;
-        let memory_bytes = status.iter().filter_map(memory).min().unwrap_or(0);
+        let (mut memory, mut failed) = (Vec::new(), None);
+        for NodeStatus { status, .. } in asker.nodes.status() {
+            match status {
+                Ok(status) => memory.push(status.memory_bytes),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        let nodes = memory.len() as u64;
+        let memory_bytes = match (memory.into_iter().min(), failed) {
+            (None, Some(error)) => return Err(error.into()),
+            (bytes, _) => bytes.unwrap_or(0),
+        };
         let memory_bytes = asker.options.node_memory_bytes.unwrap_or(memory_bytes / MEMORY_PART);
         let slot_bytes = inshore_stages::slot_bytes(memory_bytes, SLOTS);
         let bytes: u64 = wholes.iter().map(DistributedFile::bytes).sum();
         let slots = nodes.max(1) * u64::from(SLOTS);
+        let size = Size { nodes, bytes, memory_bytes, slot_bytes, partition_bytes: bytes, ranges: 1 };
+        size.check(2)?;
         // Half of a slot holds a batch of each map output.
-        let inputs_max = slot_bytes / 2 / READER_BYTES;
-        if inputs_max < 2 {
-            let needed = inshore_stages::memory_bytes(4 * READER_BYTES, SLOTS);
-            let what = format!(
-                "a node gives the job {}, and {} is enough: set --node-memory, or the --memory of the nodes",
-                format_bytes(memory_bytes),
-                format_bytes(needed)
-            );
-            return Err(Error::unfit("a sort on a cluster", what));
-        }
-        let partitions = (slots * PARTITIONS_PER_SLOT).min(inputs_max);
+        let partitions = (slots * PARTITIONS_PER_SLOT).min(slot_bytes / 2 / READER_BYTES);
         let ranges = (bytes / (slot_bytes / 4)).max(slots * PARTITIONS_PER_SLOT).min(RANGES_MAX);
-        Ok(Size { nodes, bytes, slot_bytes, partition_bytes: bytes.div_ceil(partitions).max(1), ranges })
+        Ok(Size { partition_bytes: bytes.div_ceil(partitions).max(1), ranges, ..size })
+    }
+
+    /// Checks that a slot suffices to merge the outputs of `inputs` map partitions. Pieces on different nodes are in
+    /// different partitions, so there may be more of them than planned. A quarter of the slot stays for other buffers.
+    fn check(&self, inputs: u64) -> Result<()> {
+        let needed = (inputs * READER_BYTES).div_ceil(3).saturating_mul(4).max(4 * READER_BYTES);
+        if needed <= self.slot_bytes {
+            return Ok(());
+        }
+        let what = format!(
+            "a node gives the job {}, and {} is enough: set --node-memory, or the --memory of the nodes",
+            format_bytes(self.memory_bytes),
+            format_bytes(inshore_stages::memory_bytes(needed, SLOTS))
+        );
+        Err(Error::unfit("a sort on a cluster", what))
     }
 
     fn explained(&self, partitions: u64, ranges: u32) -> String {
@@ -364,7 +409,7 @@ impl Size {
     }
 }
 
-/// Returns at most `ranges - 1` keys that divide a sample of the rows into parts of equal size.
+/// Returns at most `ranges - 1` splitters that divide a sample of the rows into parts of equal size.
 fn splitters(
     asker: &Asker<'_>,
     wholes: &[DistributedFile],
@@ -394,11 +439,37 @@ fn splitters(
         reads.into_iter().map(|read| read.join().expect("no panic in a read")).collect()
     });
     let mut keys: Vec<Vec<u8>> = all.into_iter().collect::<Result<Vec<_>>>()?.concat();
-    keys.sort_by(|one, other| compare(how.descending, one, other));
-    let quantile = |range: u64| keys.get((keys.len() as u64 * range / ranges) as usize).cloned();
-    let mut splitters: Vec<Vec<u8>> = (1..ranges).filter_map(quantile).collect();
-    splitters.dedup();
+    keys.sort_unstable();
+    let mut splitters = dividing_prefixes(&keys, ranges);
+    while splitters.iter().map(Vec::len).sum::<usize>() > SPLITTERS_BYTES_MAX {
+        let mut number = 0;
+        splitters.retain(|_| {
+            number += 1;
+            number % 2 == 0
+        });
+    }
+    if how.descending {
+        splitters.reverse();
+    }
     Ok(splitters)
+}
+
+/// Returns the shortest prefixes that divide sorted keys at their quantiles, in ascending order. A prefix is greater than
+/// the greatest key before the quantile that differs, and not greater than the key at the quantile.
+fn dividing_prefixes(keys: &[Vec<u8>], ranges: u64) -> Vec<Vec<u8>> {
+    let mut prefixes: Vec<Vec<u8>> = Vec::new();
+    for range in 1..ranges {
+        let Some(key) = keys.get((keys.len() as u64 * range / ranges) as usize) else { continue };
+        let before = keys.partition_point(|other| other < key).checked_sub(1).map(|before| &keys[before]);
+        // All keys of the sample before the quantile are equal, so nothing is to be divided there.
+        let Some(before) = before else { continue };
+        let equal = key.iter().zip(before).take_while(|(one, other)| one == other).count();
+        let prefix = &key[..(equal + 1).min(key.len())];
+        if prefixes.last().is_none_or(|last| **last < *prefix) {
+            prefixes.push(prefix.to_vec());
+        }
+    }
+    prefixes
 }
 
 /// Adds the keys of the complete rows near a position of a file.
@@ -422,4 +493,47 @@ fn sample(
     let lines = read[skipped..].split_inclusive(|&byte| byte == b'\n');
     keys.extend(lines.filter(|line| line.ends_with(b"\n")).map(|line| how.shape.key(line).to_vec()));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefixes(keys: &[&str], ranges: u64) -> Vec<String> {
+        let keys: Vec<Vec<u8>> = keys.iter().map(|key| key.as_bytes().to_vec()).collect();
+        let found = dividing_prefixes(&keys, ranges);
+        found.into_iter().map(|prefix| String::from_utf8(prefix).unwrap()).collect()
+    }
+
+    #[test]
+    fn splitters_are_the_shortest_prefixes_that_divide_the_sample() {
+        assert_eq!(prefixes(&["apple", "apricot", "banana", "bandana"], 2), ["b"]);
+        assert_eq!(prefixes(&["apple", "apricot", "banana", "bandana"], 4), ["apr", "b", "band"]);
+        assert_eq!(prefixes(&["a", "aa", "aaa"], 3), ["aa", "aaa"]);
+        assert_eq!(prefixes(&["a", "b", "b", "b", "b", "c"], 6), ["b", "c"]);
+        assert_eq!(prefixes(&["same", "same", "same"], 8), [""; 0]);
+        assert_eq!(prefixes(&["", "a"], 2), ["a"]);
+        assert_eq!(prefixes(&[], 8), [""; 0]);
+    }
+
+    #[test]
+    fn splitters_survive_their_message() {
+        let with = |splitters: &[&str]| {
+            let sort = Arguments { what: What::Lines, descending: false, unique: false, row_bytes_max: 1 };
+            let splitters = splitters.iter().map(ToString::to_string).collect();
+            StageArguments { sort, splitters }.splitters()
+        };
+        assert_eq!(with(&["00ff10", "", "7a"]).unwrap(), [vec![0, 255, 16], vec![], vec![0x7a]]);
+        for bad in ["0g", "xx", "ü"] {
+            assert!(with(&[bad]).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_recognized_behind_an_error_of_a_sort() {
+        let full = || inshore_store::Error::Cancelled;
+        let failure: Failure = inshore_tables::Error::Store(full()).into();
+        assert!(of_store(failure).downcast_ref::<inshore_store::Error>().is_some());
+        assert!(of_store(full().into()).downcast_ref::<inshore_store::Error>().is_some());
+    }
 }

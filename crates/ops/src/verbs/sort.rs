@@ -142,11 +142,14 @@ impl Operation for Sort {
                 NewFile::check(output)?;
             }
             #[cfg(feature = "nodes")]
-            ResolvedInputs::Nodes(_, wholes) if is_by_line => {
-                check_lines(wholes.iter().map(|whole| (&*whole.title, sorting::is_binary_table(whole))))?;
+            ResolvedInputs::Nodes(_, wholes) => {
+                if is_by_line {
+                    check_lines(wholes.iter().map(|whole| (&*whole.title, sorting::is_binary_table(whole))))?;
+                }
+                if !matches!(context.target, Target::Cluster(_)) || sorting::dataset_name(output).is_none() {
+                    NewFile::check(output)?;
+                }
             }
-            #[cfg(feature = "nodes")]
-            ResolvedInputs::Nodes(..) => {}
         }
         Ok(sources)
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use arrow_array::cast::AsArray;
 use inshore_nodes::{
-    Nodes, SingleTask, SpreadId, WatchedTask,
+    Error as NodesError, Nodes, SingleTask, SpreadId, WatchedTask,
     protocol::{FileMap, Generation, MAP_VERSION, MapNode, MapPiece},
     spread,
 };
@@ -15,7 +15,7 @@ use serde_json::json;
 use super::members::{Member, Result, ask_all};
 use crate::{
     AttemptToken, Counters, DriverError, NodeId, Output,
-    node::{NO_MEMORY, PUBLISH_KIND, PublishAnswer, PublishRequest, RANGE_KIND, RangeContent, RangeRequest},
+    node::{PUBLISH_KIND, PublishAnswer, PublishRequest, RANGE_KIND, RangeContent, RangeRequest, TASK_BYTES},
 };
 
 /// The cost of a stage.
@@ -123,7 +123,7 @@ impl FinishedJob {
                     kind: RANGE_KIND,
                     arguments: json!(request),
                     pieces: Vec::new(),
-                    memory_bytes: Some(NO_MEMORY),
+                    memory_bytes: Some(TASK_BYTES),
                 },
             );
             let lost =
@@ -155,10 +155,7 @@ impl FinishedJob {
     pub fn publish(&self, context: &Context, name: &str, record_bytes: Option<u64>) -> Result<()> {
         let holders: Vec<NodeId> = self.sessions.keys().copied().collect();
         let task = |node: NodeId, request: &PublishRequest| {
-            let arguments = json!(request);
-            let memory_bytes = Some(NO_MEMORY);
-            let task = SingleTask { kind: PUBLISH_KIND, arguments, pieces: Vec::new(), memory_bytes };
-            (self.members[node.0 as usize].index, task)
+            (self.members[node.0 as usize].index, publish_task(request))
         };
         let pieces = |node: NodeId| {
             let own = self.outputs.iter().filter(|(output, _)| output.node == node);
@@ -214,4 +211,26 @@ impl FinishedJob {
             }),
         }
     }
+}
+
+/// Checks before a job that its result can become a dataset: that each node that answers lets this client write, and has
+/// no dataset of this name. [`FinishedJob::publish`] checks the same again.
+///
+/// # Errors
+/// Returns [`DriverError::Nodes`] for the first node that refuses the name or the client.
+pub fn check_name(nodes: &Nodes, context: &Context, name: &str) -> Result<()> {
+    for (node, _) in nodes.addresses().enumerate() {
+        let request = PublishRequest::Check { name: name.to_string() };
+        match ask_all(nodes, context, vec![(node, publish_task(&request))]) {
+            // A lost node takes no part in the job.
+            Ok(_) | Err(DriverError::Nodes(NodesError::Lost { .. })) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn publish_task(request: &PublishRequest) -> SingleTask {
+    let (arguments, memory_bytes) = (json!(request), Some(TASK_BYTES));
+    SingleTask { kind: PUBLISH_KIND, arguments, pieces: Vec::new(), memory_bytes }
 }

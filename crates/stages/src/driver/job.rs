@@ -54,6 +54,11 @@ impl InputPartition {
         Ok(partitions)
     }
 
+    /// Returns the nodes that hold the pieces.
+    pub(super) fn holders(&self) -> impl Iterator<Item = usize> {
+        self.replicas.iter().map(|(node, _)| *node)
+    }
+
     /// Returns the request to a node.
     pub(super) fn request(&self, node: usize) -> Vec<PieceRequest> {
         let found = self.replicas.iter().find(|(holder, _)| *holder == node);

@@ -1,5 +1,7 @@
 //! The nodes of a job, and requests to several of them.
 
+use std::collections::BTreeMap;
+
 use inshore_nodes::{Error as NodesError, NodeStatus, Nodes, SingleTask};
 use inshore_store::Context;
 use serde_json::Value;
@@ -19,33 +21,41 @@ pub(super) struct Member {
     /// The permanent number.
     pub number: u64,
     pub memory_bytes: u64,
+    /// The certificate that the node shows.
+    pub certificate: Option<String>,
 }
 
-/// Returns the nodes that answer, in the order of their permanent numbers.
-pub(super) fn members(nodes: &Nodes) -> Result<Vec<Member>> {
-    let (mut members, mut refusal): (Vec<Member>, Option<NodesError>) = Default::default();
-    for (index, NodeStatus { address, status }) in nodes.status().into_iter().enumerate() {
-        match status {
-            Ok(status) if status.draining => {}
-            Ok(status) => {
-                members.push(Member {
-                    index,
-                    address,
-                    number: status.node,
-                    memory_bytes: status.memory_bytes,
-                });
+/// Returns the nodes that take part in a job, in the order of their permanent numbers, and for each other node the
+/// reason for which it does not.
+pub(super) fn members(nodes: &Nodes) -> Result<(Vec<Member>, BTreeMap<usize, NodesError>)> {
+    let (mut members, mut absent): (Vec<Member>, BTreeMap<usize, NodesError>) = Default::default();
+    let statuses = nodes.status();
+    let certificates = nodes.certificates(&(0..statuses.len()).collect::<Vec<_>>());
+    let answers = statuses.into_iter().zip(certificates).enumerate();
+    for (index, (NodeStatus { address, status }, certificate)) in answers {
+        match status.and_then(|status| Ok((status, certificate?))) {
+            Ok((status, _)) if status.draining => {
+                let what = "the node is shutting down and accepts no more tasks".to_string();
+                absent.insert(index, NodesError::Lost { node: address, what });
             }
-            Err(error) => refusal = Some(error),
+            Ok((status, certificate)) => {
+                let (number, memory_bytes) = (status.node, status.memory_bytes);
+                members.push(Member { index, address, number, memory_bytes, certificate });
+            }
+            Err(error) => drop(absent.insert(index, error)),
         }
     }
     members.sort_by_key(|member| member.number);
     if let Some(pair) = members.windows(2).find(|pair| pair[0].number == pair[1].number) {
         return Err(DriverError::SameStore { one: pair[0].address.clone(), other: pair[1].address.clone() });
     }
-    match (members.is_empty(), refusal) {
-        (true, Some(error)) => Err(error.into()),
+    match (members.is_empty(), absent.pop_first()) {
+        (true, Some((_, error))) => Err(error.into()),
         (true, None) => Err(DriverError::NoNodes),
-        (false, _) => Ok(members),
+        (false, first) => {
+            absent.extend(first);
+            Ok((members, absent))
+        }
     }
 }
 

@@ -16,7 +16,7 @@ mod members;
 mod run;
 
 pub use self::{
-    finished::{FinishedJob, JobReport, NodeReport, StageReport},
+    finished::{FinishedJob, JobReport, NodeReport, StageReport, check_name},
     job::{InputPartition, StagesJob},
 };
 pub use run::run;

@@ -16,9 +16,10 @@ use super::{
     members::{Member, Result, members},
 };
 use crate::{
-    Action, AttemptToken, DriverError, Event, FailureKind, NodeId, Output, PartitionId, Scheduler, Work,
+    Action, AttemptToken, DriverError, Error, Event, FailureKind, InputPartition, NAMED, NodeId, Output,
+    PartitionId, Scheduler, Work,
     node::{
-        ATTEMPT_KIND, AttemptRequest, AttemptResult, NO_MEMORY, Producer, SESSION_KIND, SessionRequest,
+        ATTEMPT_KIND, AttemptRequest, AttemptResult, Producer, SESSION_KIND, SessionRequest, TASK_BYTES,
         WorkRequest,
     },
 };
@@ -39,10 +40,15 @@ const LOOK: Duration = Duration::from_millis(50);
 /// - Returns [`DriverError::Nodes`] if no node can be reached.
 /// - Returns [`DriverError::Store`] if the job of `context` was cancelled.
 pub fn run(nodes: &Nodes, context: &Context, job: &StagesJob) -> Result<FinishedJob> {
-    let members = members(nodes)?;
+    let (members, absent) = members(nodes)?;
     let number = |node: usize| {
         members.iter().position(|member| member.index == node).map(|number| NodeId(number as u32))
     };
+    let is_lost = |input: &&InputPartition| !input.holders().any(|node| number(node).is_some());
+    if let Some(lost) = job.inputs.iter().find(is_lost) {
+        let why = lost.holders().filter_map(|node| absent.get(&node).map(ToString::to_string));
+        return Err(DriverError::NoReplica { why: why.collect() });
+    }
     let plan = job.plan(number)?;
     let (sender, events) = channel();
     let slots: Vec<(NodeId, u32)> =
@@ -57,7 +63,6 @@ pub fn run(nodes: &Nodes, context: &Context, job: &StagesJob) -> Result<Finished
         nodes,
         context,
         job,
-        certificates: nodes.certificates(&members.iter().map(|member| member.index).collect::<Vec<_>>())?,
         members,
         id: format!("{:032x}", u128::from_le_bytes(id)),
         began: Instant::now(),
@@ -68,6 +73,7 @@ pub fn run(nodes: &Nodes, context: &Context, job: &StagesJob) -> Result<Finished
         attempts: BTreeMap::new(),
         partitions: BTreeMap::new(),
         deletions: Vec::new(),
+        losses: BTreeMap::new(),
         lines: BTreeMap::new(),
         stages: partitions.map(|partitions| StageReport { partitions, ..StageReport::default() }).into(),
         nodes_report,
@@ -112,8 +118,6 @@ struct Driver<'a> {
     nodes: &'a Nodes,
     context: &'a Context,
     job: &'a StagesJob,
-    /// The certificate of each member.
-    certificates: Vec<Option<String>>,
     members: Vec<Member>,
     id: String,
     began: Instant,
@@ -124,6 +128,8 @@ struct Driver<'a> {
     attempts: BTreeMap<AttemptToken, RunningAttempt>,
     partitions: BTreeMap<AttemptToken, PartitionId>,
     deletions: Vec<WatchedTask>,
+    /// The error that ended the session of each lost node.
+    losses: BTreeMap<NodeId, NodesError>,
     /// The number of line feeds in the output of each finished attempt.
     lines: BTreeMap<AttemptToken, u64>,
     stages: Vec<StageReport>,
@@ -141,8 +147,7 @@ impl Driver<'_> {
                     Action::Finish { result } => return Ok(result),
                     Action::Fail { error } => {
                         self.context.check_cancelled().map_err(inshore_store::Error::from)?;
-                        let names = self.members.iter().map(|member| member.address.clone()).collect();
-                        return Err(DriverError::Stages { error, nodes: names });
+                        return Err(self.failed(error));
                     }
                     action => self.act(action),
                 }
@@ -185,12 +190,10 @@ impl Driver<'_> {
                 let deletion = self.nodes.watch_task(self.members[node.0 as usize].index, task, |_| {});
                 self.deletions.push(deletion);
             }
-            // The connection of the session is the lease: it ends if the node or the driver dies.
-            Action::RenewLease { node } => {
-                if self.is_open(node) {
-                    self.tell(Event::LeaseRenewed { node });
-                }
-            }
+            // The connection of the session is the lease: it ends if the node or the driver dies, and keepalives
+            // find a node that is cut off. A session that waits for memory in the queue of its node is alive too, and
+            // so are the nodes that are asked after this one.
+            Action::RenewLease { node } => self.tell(Event::LeaseRenewed { node }),
             // The outputs of the result are needed until they are published. All sessions end with the job.
             Action::Release { node, kept } => {
                 if kept.is_empty() && self.scheduler.is_running() {
@@ -201,8 +204,18 @@ impl Driver<'_> {
         }
     }
 
-    fn is_open(&self, node: NodeId) -> bool {
-        self.sessions.get(&node).is_some_and(|session| session.is_open)
+    /// Returns the error of a job that has failed. If nodes were lost, the error names the reasons.
+    fn failed(&mut self, error: Error) -> DriverError {
+        let is_loss = matches!(error, Error::NoNodes { .. } | Error::InputLost { .. });
+        let mut losses = std::mem::take(&mut self.losses);
+        // If each node has refused the job, then the refusal is the error, for example of a missing right.
+        let is_refused = |error: &NodesError| matches!(error, NodesError::Refused { .. });
+        if is_loss && losses.len() == self.members.len() && losses.values().all(is_refused) {
+            return losses.pop_first().expect("a job has nodes").1.into();
+        }
+        let losses = losses.into_values().filter(|_| is_loss).take(NAMED).map(|error| error.to_string());
+        let nodes = self.members.iter().map(|member| member.address.clone()).collect();
+        DriverError::Stages { error, nodes, losses: losses.collect() }
     }
 
     fn reserve(&mut self, node: NodeId, memory_bytes: u64) {
@@ -213,14 +226,14 @@ impl Driver<'_> {
             let limit_bytes = memory_bytes.saturating_sub(needed_bytes - member.memory_bytes);
             return self.tell(Event::Refused { node, limit_bytes });
         }
-        let addresses = self.members.iter().map(|member| member.address.clone());
+        let nodes = self.members.iter().map(|member| (member.address.clone(), member.certificate.clone()));
         let request = SessionRequest {
             id: self.id.clone(),
             kind: self.job.kind.to_string(),
             arguments: self.job.arguments.clone(),
             slots: self.job.slots,
             slot_bytes: self.job.slot_bytes,
-            nodes: addresses.zip(self.certificates.iter().cloned()).collect(),
+            nodes: nodes.collect(),
             own: node.0 as usize,
         };
         let task = SingleTask {
@@ -250,7 +263,7 @@ impl Driver<'_> {
         pieces: Vec<inshore_nodes::protocol::PieceRequest>,
     ) -> SingleTask {
         let request = AttemptRequest { session: self.id.clone(), token: token.0, work };
-        SingleTask { kind: ATTEMPT_KIND, arguments: json!(request), pieces, memory_bytes: Some(NO_MEMORY) }
+        SingleTask { kind: ATTEMPT_KIND, arguments: json!(request), pieces, memory_bytes: Some(TASK_BYTES) }
     }
 
     fn start(&mut self, token: AttemptToken, node: NodeId, work: Work) {
@@ -301,7 +314,7 @@ impl Driver<'_> {
                         self.tell(Event::Reserved { node, memory_bytes });
                         (0..self.job.slots).for_each(|_| self.tell(Event::Asked { node }));
                     }
-                    TaskEvent::Ended(_) => self.lose(node),
+                    TaskEvent::Ended(ended) => self.lose(node, ended.err()),
                 }
             }
             Message::Attempt(token, run, result) => {
@@ -315,7 +328,10 @@ impl Driver<'_> {
         }
     }
 
-    fn lose(&mut self, node: NodeId) {
+    fn lose(&mut self, node: NodeId, why: Option<NodesError>) {
+        if let Some(why) = why {
+            self.losses.insert(node, why);
+        }
         self.sessions.remove(&node);
         self.attempts.retain(|_, attempt| attempt.node != node);
         self.tell(Event::Lost { node });
@@ -329,7 +345,7 @@ impl Driver<'_> {
     ) {
         let failed = |why: String| Event::Failed { token, kind: FailureKind::Retryable, why };
         let event = match result {
-            Err(NodesError::Lost { .. }) => return self.lose(node),
+            Err(error @ NodesError::Lost { .. }) => return self.lose(node, Some(error)),
             Err(error) => failed(error.to_string()),
             Ok(done) => match serde_json::from_value(done.summary.clone()) {
                 Ok(AttemptResult::Finished { bytes, checksum, lines, fetched }) => {

@@ -135,6 +135,7 @@ impl TaskHandler for Attempts {
             session.delete(token);
             return Ok(json!(AttemptResult::Deleted));
         }
+        check(&work, session.nodes.addresses().count())?;
         let slot = session.begin_attempt(token, task.job.cancel())?;
         let result = match run(&session, &slot, work, task.sources) {
             Ok((output, fetched)) => {
@@ -158,6 +159,17 @@ impl TaskHandler for Attempts {
 
 /// The number of bytes that were fetched from each other node.
 type Fetches = Vec<(usize, u64)>;
+/// Checks the nodes and the pieces that a request names.
+fn check(work: &WorkRequest, nodes: usize) -> Result<(), Failure> {
+    let is_valid = match work {
+        WorkRequest::Map | WorkRequest::Delete => true,
+        WorkRequest::MapOf { node, pieces } => {
+            *node < nodes && pieces.iter().all(|piece| piece.from <= piece.to)
+        }
+        WorkRequest::Merge { producers, .. } => producers.iter().all(|producer| producer.node < nodes),
+    };
+    is_valid.then_some(()).ok_or_else(|| "invalid request: work of unknown nodes or pieces".into())
+}
 
 fn run(
     session: &Session,

@@ -9,7 +9,7 @@ use inshore_store::{CheckedFile, FileWriter, Job, Reservation};
 use serde_json::json;
 
 use super::{
-    NO_MEMORY, RANGE_KIND, RangeRequest,
+    RANGE_KIND, RangeRequest, TASK_BYTES,
     output::{BLOCK_BYTES, RangeEntry, StoredOutput},
     ranges::RangeSummary,
 };
@@ -62,7 +62,7 @@ pub(super) fn fetch(
         kind: RANGE_KIND,
         arguments: json!(request),
         pieces: Vec::new(),
-        memory_bytes: Some(NO_MEMORY),
+        memory_bytes: Some(TASK_BYTES),
     };
     let mut reader = nodes.read_task(node, task);
     let mut ranges: Vec<RangeBuffer> = (0..count).map(|_| RangeBuffer::default()).collect();

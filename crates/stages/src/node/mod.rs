@@ -9,8 +9,9 @@
 //! ```
 //!
 //! A session is a task of the node that lasts as long as its job. The session's memory and slot are those of the task,
-//! so the queue of the node shares them fairly among clients. All other requests of the job take no slot. They name
-//! the session by its id, a random number that only the driver and the nodes of the job know.
+//! so the queue of the node shares them fairly among clients. All other requests of the job take no slot, and take
+//! their memory from the session: a request that needed memory of the node could fail while other tasks have it. They
+//! name the session by its id, a random number that only the driver and the nodes of the job know.
 //!
 //! The scratch of a job is a lease that its connection holds: if the driver dies, is cut off, or cancels, the node
 //! closes the connection after two keepalive intervals at the latest, ends the attempts of the session, and deletes its
@@ -18,6 +19,7 @@
 
 mod attempt;
 mod fetch;
+mod memory;
 mod output;
 mod publish;
 mod ranges;
@@ -26,8 +28,9 @@ mod session;
 use self::{attempt::Attempts, publish::Publishes, ranges::Ranges, session::Sessions};
 pub(crate) use self::{
     attempt::{AttemptRequest, AttemptResult, Producer, WorkRequest},
+    memory::TASK_BYTES,
     publish::{PublishAnswer, PublishRequest},
-    ranges::{NO_MEMORY, RANGE_KIND, RangeContent, RangeRequest},
+    ranges::{RANGE_KIND, RangeContent, RangeRequest},
     session::SessionRequest,
 };
 pub use self::{

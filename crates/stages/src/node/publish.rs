@@ -9,14 +9,13 @@ use inshore_store::FileReader;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{PUBLISH_KIND, output::BLOCK_BYTES, session::Sessions};
-
-/// The size of the buffers of copied pieces, in bytes.
-const BUFFER_BYTES: usize = 512 << 10;
+use super::{PUBLISH_KIND, memory::PUBLISH_BUFFER_BYTES, output::BLOCK_BYTES, session::Sessions};
 
 /// The request to publish outputs. A driver first sends the pieces to all nodes, and then the map.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum PublishRequest {
+    /// Check before a job that its result can get this name. The request needs no session.
+    Check { name: String },
     /// Begin the dataset, and copy outputs to its pieces.
     Pieces {
         session: String,
@@ -36,6 +35,7 @@ pub(crate) enum PublishAnswer {
         generation: u64,
     },
     Committed,
+    Free,
 }
 
 /// The handler that publishes outputs.
@@ -57,16 +57,21 @@ impl TaskHandler for Publishes {
     fn work(&self, task: Task, _reply: &mut dyn Reply) -> Result<Value, Failure> {
         let find = |id: &str| self.0.get(id).ok_or("the session of the outputs has ended");
         match serde_json::from_value(task.arguments)? {
+            PublishRequest::Check { name } => {
+                spread::check(&task.job, &name)?;
+                Ok(json!(PublishAnswer::Free))
+            }
             PublishRequest::Pieces { session, name, outputs } => {
                 let session = find(&session)?;
-                // No attempt runs any more, so the memory of the slots is free.
-                let job = session.job.with_cancel(task.job.cancel().clone());
-                let (mut builder, generation) = spread::begin(&session.job, &name)?;
+                let publication = session.begin_publication(task.job.cancel())?;
+                let job = publication.job.with_cancel(task.job.cancel().clone());
+                let (mut builder, generation) = spread::begin(&publication.job, &name)?;
                 for (piece, token, checksum) in outputs {
                     let output = session.output(token, checksum).ok_or("an output of the result is lost")?;
                     let name = piece_name(piece as usize);
-                    let mut writer = builder.file(&name, BLOCK_BYTES, BUFFER_BYTES)?;
-                    let mut reader = FileReader::new(&job, &output.file, 0..output.bytes(), BUFFER_BYTES)?;
+                    let mut writer = builder.file(&name, BLOCK_BYTES, PUBLISH_BUFFER_BYTES)?;
+                    let mut reader =
+                        FileReader::new(&job, &output.file, 0..output.bytes(), PUBLISH_BUFFER_BYTES)?;
                     while let Some(bytes) = reader.next_piece()? {
                         writer.write(bytes)?;
                     }

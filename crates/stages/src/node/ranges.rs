@@ -9,15 +9,9 @@ use inshore_store::{CheckedFile, FileReader};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{
-    output::BLOCK_BYTES,
-    session::{SERVE_BUFFERS, Sessions},
-};
+use super::{memory::SERVE_BUFFERS, output::BLOCK_BYTES, session::Sessions};
 
 pub(crate) const RANGE_KIND: &str = "stage-ranges";
-/// The memory of a task that names a session, in bytes. The task works in the memory of the session, and needs no other
-/// memory, which the sessions of other jobs may hold.
-pub(crate) const NO_MEMORY: u64 = 0;
 
 /// The request for bytes of a session.
 #[derive(Debug, Serialize, Deserialize)]

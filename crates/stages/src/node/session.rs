@@ -15,34 +15,43 @@ use serde_json::{Value, json};
 
 use super::{
     SESSION_KIND,
-    output::{BLOCK_BYTES, StoredOutput, WRITER_BYTES},
+    memory::{PUBLISH_BYTES, SERVE_BYTES, SLOT_BESIDE_BYTES},
+    output::StoredOutput,
 };
 use crate::StageWork;
 
-/// The number of read buffers of a served range.
-pub(super) const SERVE_BUFFERS: usize = 4;
-/// The memory for a served range, in bytes: read buffers, and a message with its copies.
-const SERVE_BYTES: u64 = (SERVE_BUFFERS as u64 + 4) * BLOCK_BYTES as u64;
 /// The number of requests for ranges that a session serves at the same time. Further requests wait.
 const SERVES_MAX: usize = 8;
-/// The memory of a session for the checksums and directories of its outputs, in bytes. The checksums of 64 GiB of
-/// outputs take 4 MiB.
-const OUTPUTS_BYTES: u64 = 8 << 20;
+/// The part of a session's memory that holds the checksums and directories of its outputs: one of this number, besides
+/// [`OUTPUTS_BYTES`]. The checksums of 16 GiB of outputs take 1 MiB, so a session with 16 GiB of memory stores up to 16
+/// TiB of outputs. Further attempts fail for lack of memory.
+const OUTPUTS_PART: u64 = 16;
+/// The smallest memory for the checksums and directories of outputs, in bytes.
+const OUTPUTS_BYTES: u64 = 2 << 20;
 /// The interval at which a waiting thread checks for cancellation.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The memory of a session besides its slots and writers, in bytes.
+/// The memory of a session besides its slots and the part for outputs, in bytes.
 const BESIDE_BYTES: u64 = SERVES_MAX as u64 * SERVE_BYTES + OUTPUTS_BYTES;
 
 /// Returns the memory that a job takes on a node if it has slots of `slot_bytes` bytes. The writer of an attempt takes
-/// the memory of the session, since the checksums of its output stay until the end of the job.
+/// the memory of the session, since the checksums of its output stay until the end of the job. All requests of the job
+/// take their memory from the session, so that no other task of the node can refuse them.
 pub fn memory_bytes(slot_bytes: u64, slots: u32) -> u64 {
-    slot_bytes.saturating_add(WRITER_BYTES).saturating_mul(slots.into()).saturating_add(BESIDE_BYTES)
+    let in_slots = slot_bytes.saturating_add(SLOT_BESIDE_BYTES).saturating_mul(slots.into());
+    in_slots.saturating_add(in_slots / OUTPUTS_PART).saturating_add(BESIDE_BYTES)
 }
 
 /// Returns the memory of a slot if a job takes `memory_bytes` bytes on a node.
 pub fn slot_bytes(memory_bytes: u64, slots: u32) -> u64 {
-    (memory_bytes.saturating_sub(BESIDE_BYTES) / u64::from(slots.max(1))).saturating_sub(WRITER_BYTES)
+    let in_slots = memory_bytes.saturating_sub(BESIDE_BYTES) / (OUTPUTS_PART + 1) * OUTPUTS_PART;
+    (in_slots / u64::from(slots.max(1))).saturating_sub(SLOT_BESIDE_BYTES)
+}
+
+/// Returns true if an id has the form of a session's id. A node serves a session to everyone who knows its id, so short
+/// ids, which could be guessed, are refused.
+fn is_id(id: &str) -> bool {
+    id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// The request for a session.
@@ -118,7 +127,10 @@ pub(super) struct Session {
 struct State {
     outputs: BTreeMap<u32, Arc<StoredOutput>>,
     running: BTreeMap<u32, Cancel>,
-    serving: usize,
+    /// The requests that are served, by their numbers.
+    serving: BTreeMap<u64, Cancel>,
+    /// The number of the next served request.
+    next: u64,
     is_closed: bool,
     publishing: Option<DatasetBuilder>,
 }
@@ -176,11 +188,34 @@ impl Session {
 
     /// Waits until fewer than the largest number of ranges are served, and returns the job of a served range.
     pub fn begin_serve(self: &Arc<Session>, cancel: &Cancel) -> Result<Serve, Failure> {
-        self.wait_until(cancel, |state| (state.serving < SERVES_MAX).then(|| state.serving += 1))?;
-        let mut serve = Serve { session: self.clone(), job: self.job.clone() };
+        let mut serve = self.serve_if(cancel, |state| state.serving.len() < SERVES_MAX)?;
         let budget = self.job.budget().part(SERVE_BYTES, 1, "a served range")?;
         serve.job = self.job.within(budget).with_cancel(cancel.clone());
         Ok(serve)
+    }
+
+    /// Waits until no attempt runs, and returns the job of a publication, which takes the memory of the slots. The job
+    /// ends with the session: the published dataset outlives the request that begins it.
+    pub fn begin_publication(self: &Arc<Session>, cancel: &Cancel) -> Result<Serve, Failure> {
+        let mut serve = self.serve_if(cancel, |state| state.running.is_empty())?;
+        let budget = self.job.budget().part(PUBLISH_BYTES, 1, "a publication")?;
+        serve.job = self.job.within(budget);
+        Ok(serve)
+    }
+
+    fn serve_if(
+        self: &Arc<Session>,
+        cancel: &Cancel,
+        may_serve: impl Fn(&State) -> bool,
+    ) -> Result<Serve, Failure> {
+        let number = self.wait_until(cancel, |state| {
+            may_serve(state).then(|| {
+                state.next += 1;
+                state.serving.insert(state.next, cancel.clone());
+                state.next
+            })
+        })?;
+        Ok(Serve { session: self.clone(), number, job: self.job.clone() })
     }
 
     /// Keeps the builder of a dataset until the driver commits it.
@@ -192,12 +227,12 @@ impl Session {
         self.state().publishing.take()
     }
 
-    /// Cancels all attempts, and waits until they have ended.
+    /// Cancels all attempts and all served requests, and waits until they have ended.
     fn close(&self) {
         let mut state = self.state();
         state.is_closed = true;
-        state.running.values().for_each(Cancel::cancel);
-        while !state.running.is_empty() || state.serving > 0 {
+        state.running.values().chain(state.serving.values()).for_each(Cancel::cancel);
+        while !state.running.is_empty() || !state.serving.is_empty() {
             state = self.changed.wait_timeout(state, LOOK).expect("no panic under this lock").0;
         }
         *state = State { is_closed: true, ..State::default() };
@@ -220,16 +255,17 @@ impl Drop for Slot {
     }
 }
 
-/// The permission to serve ranges.
+/// The permission to serve a request.
 pub(super) struct Serve {
     session: Arc<Session>,
+    number: u64,
     pub job: Job,
 }
 
 impl Drop for Serve {
     fn drop(&mut self) {
         self.job = self.session.job.clone();
-        self.session.state().serving -= 1;
+        self.session.state().serving.remove(&self.number);
         self.session.changed.notify_all();
     }
 }
@@ -244,6 +280,9 @@ impl TaskHandler for Sessions {
         let request: SessionRequest = serde_json::from_value(task.arguments)?;
         let job = task.job;
         let needed = memory_bytes(request.slot_bytes, request.slots);
+        if !is_id(&request.id) {
+            return Err("invalid request: the id of a session has 32 hexadecimal digits".into());
+        }
         if request.slots == 0 || request.own >= request.nodes.len() || needed > job.budget().memory_bytes() {
             return Err(
                 "invalid request: a session without slots, with too little memory, or of unknown nodes"

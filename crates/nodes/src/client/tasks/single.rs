@@ -120,12 +120,10 @@ impl Nodes {
         (self.0.runtime.spawn(pump), answers, report)
     }
 
-    /// Returns the certificates that some nodes show, in the order of their indexes. A node without credentials has none.
-    ///
-    /// # Errors
-    /// - Returns [`Error::BadAnswer`] if a node sends an invalid certificate.
-    /// - Returns the error of the first node that does not answer.
-    pub fn certificates(&self, nodes: &[usize]) -> Result<Vec<Option<String>>> {
+    /// Returns the certificates that some nodes show, in the order of `nodes`. A node without credentials has none. The
+    /// result of a node is [`Error::BadAnswer`] if it sends an invalid certificate, and the error of its request if it
+    /// does not answer.
+    pub fn certificates(&self, nodes: &[usize]) -> Vec<Result<Option<String>>> {
         let questions = nodes.iter().map(|&node| (node, "certificate", bytes::Bytes::new())).collect();
         let answers = self.ask_some(questions).into_iter().zip(nodes);
         let text = |(answer, &node): (Result<Vec<bytes::Bytes>>, &usize)| {

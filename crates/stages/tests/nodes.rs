@@ -1,0 +1,281 @@
+//! Tests of the requests of a job to nodes: which client may send them, and what a node does with invalid ones.
+
+use std::{
+    io::{Cursor, ErrorKind},
+    net::TcpListener,
+    sync::mpsc::{Receiver, channel},
+    time::Duration,
+};
+
+use arrow_array::cast::AsArray;
+use inshore_kernel::{Failure, Sources, TaskHandlers};
+use inshore_nodes::{
+    Agent, AgentConfig, Authority, ClientConfig, ClientCredentials, Error, LoadOptions, NodeCredentials,
+    Nodes, Right, RunningAgent, SingleTask, TaskEvent, WatchedTask,
+};
+use inshore_stages::{OutputWriter, RangeReader, StageWork, with_stages};
+use inshore_store::{Budget, Cancel, Context, FileReader, Job, Store};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const DAY: Duration = Duration::from_secs(86_400);
+const PATIENCE: Duration = Duration::from_secs(60);
+const ID: &str = "0123456789abcdef0123456789abcdef";
+
+/// A job whose map stage writes its input.
+struct Copies;
+
+impl StageWork for Copies {
+    fn kind(&self) -> &'static str {
+        "copies"
+    }
+
+    fn map(&self, job: &Job, _: &Value, input: Sources, output: &mut OutputWriter) -> Result<(), Failure> {
+        for source in input {
+            let source = source?.source;
+            let (file, range) = source.part().ok_or("the input is a file of a dataset")?;
+            let mut reader = FileReader::new(job, file, range.clone(), 64 << 10)?;
+            while let Some(piece) = reader.next_piece()? {
+                output.bytes(piece)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn merge(&self, _: &Job, _: &Value, _: Vec<RangeReader>, _: &mut OutputWriter) -> Result<(), Failure> {
+        Err("there is no merge stage".into())
+    }
+}
+
+/// A node with credentials, and the authority that issued them.
+struct Setting {
+    authority: Authority,
+    credentials: NodeCredentials,
+    serving: RunningAgent,
+    _folder: TempDir,
+}
+
+impl Setting {
+    fn new() -> Setting {
+        let authority = Authority::create().unwrap();
+        let credentials = authority.node("a", &["127.0.0.1".to_string()], DAY).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let works = with_stages(
+            TaskHandlers::default(),
+            vec![std::sync::Arc::new(Copies)],
+            Some(credentials.clone()),
+        );
+        let config = AgentConfig {
+            drain: Duration::from_millis(100),
+            credentials: Some(credentials.clone()),
+            ..AgentConfig::new("a", 64 << 20, 2)
+        };
+        let agent = Agent::new(Store::open(folder.path()).unwrap(), works, config);
+        let serving = agent.serve("127.0.0.1:0".parse().unwrap()).unwrap();
+        Setting { authority, credentials, serving, _folder: folder }
+    }
+
+    fn nodes(&self, credentials: ClientCredentials) -> Nodes {
+        let config = ClientConfig {
+            connect: PATIENCE,
+            silence: PATIENCE,
+            answer: PATIENCE,
+            ..ClientConfig::new(vec![self.serving.address().to_string()], Some(credentials))
+        };
+        Nodes::new(config).unwrap()
+    }
+
+    fn client(&self, rights: &[Right]) -> Nodes {
+        self.nodes(self.authority.client("client", rights, DAY).unwrap())
+    }
+
+    /// Connects as a node does.
+    fn peer(&self) -> Nodes {
+        self.nodes(self.credentials.as_client())
+    }
+
+    fn certificate(&self) -> Option<String> {
+        self.client(&[Right::Read]).certificates(&[0]).remove(0).unwrap()
+    }
+
+    fn session(&self, nodes: &[(String, Option<String>)]) -> Value {
+        json!({
+            "id": ID, "kind": "copies", "arguments": null, "slots": 1, "slot_bytes": 4 << 20, "nodes": nodes, "own": 0
+        })
+    }
+
+    fn own(&self) -> Vec<(String, Option<String>)> {
+        vec![(self.serving.address().to_string(), self.certificate())]
+    }
+
+    /// Returns the memory in use and the number of running tasks.
+    fn used(&self) -> (u64, usize) {
+        let status = self.serving.agent().status();
+        (status.memory_used_bytes, status.running.len())
+    }
+}
+
+fn context() -> Context {
+    Context::new(Budget::new(8 << 20, 1), Cancel::default())
+}
+
+fn task(kind: &'static str, arguments: Value) -> SingleTask {
+    let memory_bytes = Some(if kind == "stage-session" { 32 << 20 } else { 0 });
+    SingleTask { kind, arguments, pieces: Vec::new(), memory_bytes }
+}
+
+/// Runs a task, and returns the bytes of its answer and its summary.
+fn ask(nodes: &Nodes, task: SingleTask) -> Result<(Vec<u8>, Value), Error> {
+    let (mut reader, mut bytes) = (nodes.read_task(0, task), Vec::new());
+    while let Some(batch) = reader.next(&context())? {
+        bytes.extend_from_slice(batch.column(1).as_binary::<i32>().value(0));
+    }
+    Ok((bytes, reader.summary().unwrap()))
+}
+
+fn refusal(nodes: &Nodes, kind: &'static str, arguments: Value) -> String {
+    match ask(nodes, task(kind, arguments)) {
+        Err(Error::Refused { what, .. }) => what,
+        other => panic!("{kind} was not refused: {other:?}"),
+    }
+}
+
+/// Opens a session, and waits until it is open.
+fn open(nodes: &Nodes, request: Value) -> (WatchedTask, Receiver<TaskEvent>) {
+    let (sender, events) = channel();
+    let session = nodes.watch_task(0, task("stage-session", request), move |event| drop(sender.send(event)));
+    match events.recv_timeout(PATIENCE).unwrap() {
+        TaskEvent::Batch(_) => (session, events),
+        TaskEvent::Ended(ended) => panic!("{ended:?}"),
+    }
+}
+
+#[test]
+fn a_node_fetches_what_a_session_has_and_does_nothing_else_on_another_node() {
+    let setting = Setting::new();
+    let client = setting.client(&[Right::Read, Right::Run, Right::Write]);
+    let text = b"a line\nand another one\n".repeat(5000);
+    let input = Cursor::new(text.clone());
+    client.put(&context(), "text", ("text", None), input, &LoadOptions::default()).unwrap();
+    let whole = client.catalog().unwrap().named("text").unwrap().remove(0);
+    let pieces: Vec<_> = (0..whole.pieces.len() as u64)
+        .flat_map(|piece| whole.piece_requests(piece as usize, piece, 0))
+        .map(|(_, request)| request)
+        .collect();
+    let (session, _events) = open(&client, setting.session(&setting.own()));
+    let attempt = |work: Value| json!({"session": ID, "token": 7, "work": work});
+    let mapping = SingleTask { pieces: pieces.clone(), ..task("stage-attempt", attempt(json!("Map"))) };
+    let (_, mapped) = ask(&client, mapping).unwrap();
+    let checksum = &mapped["Finished"]["checksum"];
+    let peer = setting.peer();
+    let ranges = |session: &str, content: Value| json!({"session": session, "content": content});
+    let outputs = json!({"Outputs": {"outputs": [[7, checksum]], "range": 0}});
+    let content = json!({"Pieces": pieces});
+    for content in [&outputs, &content] {
+        let (bytes, _) = ask(&peer, task("stage-ranges", ranges(ID, content.clone()))).unwrap();
+        assert!(bytes == text, "{content}: {} bytes", bytes.len());
+    }
+    // Without the id of a session, a node gets neither rows of outputs nor pieces.
+    let other = ID.replace('0', "1");
+    let (bytes, summary) = ask(&peer, task("stage-ranges", ranges(&other, outputs))).unwrap();
+    assert!(bytes.is_empty() && summary["gone"] == json!([7]), "{summary}");
+    assert!(refusal(&peer, "stage-ranges", ranges(&other, content)).contains("has ended"));
+    let publish = json!({"Pieces": {"session": ID, "name": "new", "outputs": [[0, 7, checksum]]}});
+    for (kind, arguments, right) in [
+        ("stage-session", setting.session(&setting.own()), "run"),
+        ("stage-attempt", attempt(json!("Map")), "run"),
+        ("stage-attempt", attempt(json!("Delete")), "run"),
+        ("stage-publish", publish.clone(), "write"),
+        ("stage-publish", json!({"Check": {"name": "new"}}), "write"),
+    ] {
+        let told = refusal(&peer, kind, arguments);
+        assert!(told.contains(&format!("a has no right to {right}")), "{kind}: {told}");
+    }
+    let reader = setting.client(&[Right::Read, Right::Run]);
+    assert!(refusal(&reader, "stage-publish", publish.clone()).contains("no right to write"));
+    // The pieces become a dataset, and a second session of the same id is refused.
+    assert!(refusal(&client, "stage-session", setting.session(&setting.own())).contains("open already"));
+    assert_eq!(ask(&client, task("stage-publish", publish)).unwrap().1["Pieces"]["generation"], 0);
+    drop(session);
+    let began = std::time::Instant::now();
+    while setting.used() != (0, 0) {
+        assert!(began.elapsed() < PATIENCE, "{:?}", setting.used());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let listed = client.catalog().unwrap();
+    assert!(listed.named("new").is_err(), "a dataset without a map is not visible");
+}
+
+#[test]
+fn a_node_connects_to_no_host_without_a_certificate_of_its_authority() {
+    let setting = Setting::new();
+    let client = setting.client(&[Right::Read, Right::Run]);
+    // The certificate of the node names another address of this machine than the one that listens.
+    let listener = TcpListener::bind("127.0.0.2:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let target = listener.local_addr().unwrap().to_string();
+    let foreign = Authority::create().unwrap();
+    let foreign = foreign.node("b", &["127.0.0.2".to_string()], DAY).unwrap();
+    let foreign = serde_json::to_value(&foreign).unwrap()["certificate"].as_str().unwrap().to_string();
+    for certificate in [None, setting.certificate(), Some(foreign), Some("nonsense".to_string())] {
+        let nodes: Vec<_> = setting.own().into_iter().chain([(target.clone(), certificate)]).collect();
+        let told = refusal(&client, "stage-session", setting.session(&nodes));
+        assert!(told.contains("certificate"), "{told}");
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "the node has connected");
+    assert_eq!(setting.used(), (0, 0));
+}
+
+#[test]
+fn invalid_requests_are_refused_and_leave_nothing() {
+    let setting = Setting::new();
+    let client = setting.client(&[Right::Read, Right::Run, Right::Write]);
+    let session = |changed: Value| {
+        let mut request = setting.session(&setting.own());
+        for (field, value) in changed.as_object().unwrap() {
+            request[field] = value.clone();
+        }
+        request
+    };
+    for (changed, expected) in [
+        (json!({"id": ""}), "32 hexadecimal digits"),
+        (json!({"id": "é".repeat(16)}), "32 hexadecimal digits"),
+        (json!({"kind": "none"}), "does not support jobs of the kind 'none'"),
+        (json!({"slots": 0}), "without slots"),
+        (json!({"slots": u32::MAX, "slot_bytes": u64::MAX}), "too little memory"),
+        (json!({"slots": 4000, "slot_bytes": 0}), "too little memory"),
+        (json!({"own": 1}), "unknown nodes"),
+        (json!({"nodes": []}), "unknown nodes"),
+        (json!({"nodes": [["127.0.0.1:1:1", null]]}), "invalid dns name"),
+        (json!({"more": 1}), "unknown field"),
+    ] {
+        let told = refusal(&client, "stage-session", session(changed.clone()));
+        assert!(told.contains(expected), "{changed}: {told}");
+    }
+    let (open, _events) = open(&client, session(json!({})));
+    let attempt = |work: Value| json!({"session": ID, "token": 1, "work": work});
+    let producer = |node: usize, token: u32| json!({"place": 0, "token": token, "checksum": 1, "node": node});
+    for (work, expected) in [
+        (json!({"Merge": {"range": 0, "producers": [producer(0, 99)]}}), "Gone"),
+        (json!({"Merge": {"range": 0, "producers": [producer(5, 99)]}}), "invalid request"),
+        (json!({"MapOf": {"node": 5, "pieces": []}}), "invalid request"),
+        (
+            json!({"MapOf": {"node": 0, "pieces": [{"number": 0, "whole": 0, "dataset": "none", "id": 1, "file": "f",
+            "from": 9, "to": 5, "offset": 0, "lines": 0}]}}),
+            "invalid request",
+        ),
+    ] {
+        let told = match ask(&client, task("stage-attempt", attempt(work.clone()))) {
+            Ok((_, summary)) => summary.to_string(),
+            Err(error) => error.to_string(),
+        };
+        assert!(told.contains(expected) && !told.contains("panicked"), "{work}: {told}");
+    }
+    drop(open);
+    let began = std::time::Instant::now();
+    while setting.used() != (0, 0) {
+        assert!(began.elapsed() < PATIENCE, "{:?}", setting.used());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
