@@ -641,7 +641,10 @@ fn hash_tables_are_built_asked_and_described() {
     assert_eq!(said.stdout, "query,rank,id,distance\n0,1,0,0.0\n1,1,1,0.0\n");
     assert!(said.stderr.contains("(16 of 128 buckets each)"), "{}", said.stderr);
     let exact = folder.run("nearest query grid queries.fbin -k 5").ok().stdout;
-    assert_eq!(folder.run("nearest query grid queries.fbin -k 5 --recall 1").ok().stdout, exact);
+    let said = folder.run("nearest query grid queries.fbin -k 5 --recall 1").ok();
+    assert_eq!(said.stdout, exact);
+    let expected = "about 600 of 600 vectors would be candidates of each query (128 of 128 buckets), so the answer is exact";
+    assert!(said.stderr.contains(expected), "{}", said.stderr);
     let said = folder.run("nearest recall grid queries.fbin -k 2 --memory 32MiB").ok();
     assert!(said.stdout.contains("recall at 2 of 2 queries"), "{said:?}");
     let said = folder.run("nearest dedup grid --radius 1 --probes 4").exits(2);
@@ -650,8 +653,14 @@ fn hash_tables_are_built_asked_and_described() {
     assert!(said.stderr.contains("there are no hash functions for ip"), "{}", said.stderr);
     folder.run("nearest index grid --lsh --lists 4").exits(2);
     folder.run("nearest index grid --tables 4").exits(2);
+    folder.write("more.fbin", floats(&rows[..599]));
+    folder.run("nearest add grid more.fbin").ok();
+    let said = folder.run("nearest query grid queries.fbin -k 1 --probes 16 --memory 32MiB").ok();
+    let expected =
+        "599 added after the build of the index), so the answer is exact: `inshore nearest compact grid`";
+    assert!(said.stderr.contains(expected), "{}", said.stderr);
     let said = folder.run("nearest index grid --lists 4 --memory 32MiB").ok();
-    assert!(said.stdout.starts_with("index of grid for l2: 600 vectors in "), "{said:?}");
+    assert!(said.stdout.starts_with("index of grid for l2: 1199 vectors in "), "{said:?}");
 }
 
 #[test]

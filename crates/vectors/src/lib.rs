@@ -138,7 +138,7 @@ pub use index_kinds::{FoundInIndex, SearchIndex};
 pub use layout::{LayoutKind, VectorLayout};
 pub use lsh::{
     BITS_OF_CODE_MAX, BUCKETS_MAX, Family, Lsh, LshBuilt, LshIndex, LshInfo, LshPlan, LshSearched,
-    PROBES_MAX, TABLES_MAX, build_lsh, plan_lsh,
+    ManyCandidates, PROBES_MAX, TABLES_MAX, build_lsh, plan_lsh,
 };
 pub use metric::Metric;
 pub use names::index_name;

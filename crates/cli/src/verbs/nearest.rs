@@ -14,7 +14,7 @@ use inshore::{
     store::format_bytes,
     vectors::{
         ApproximateSearched, Built, Changed, DedupPlan, Deduplicated, Description, Imported, ImportedContent,
-        LshSearched, MeasuredOn, RecallTable, Searched,
+        LshSearched, ManyCandidates, MeasuredOn, RecallTable, Searched,
     },
 };
 
@@ -391,8 +391,12 @@ fn query(options: GlobalOptions, arguments: &NearestQuery) -> Result<()> {
         lines: arguments.lines,
     };
     let request = Request { operation, inputs: arguments.queries.clone(), output: arguments.output.clone() };
-    let indexed = arguments.recall.map(|_| &*arguments.dataset);
-    find(options, &request, (indexed, arguments.predicate.is_some()))
+    let asked = Asked {
+        dataset: &arguments.dataset,
+        has_recall: arguments.recall.is_some(),
+        has_predicate: arguments.predicate.is_some(),
+    };
+    find(options, &request, asked)
 }
 
 fn join(options: GlobalOptions, arguments: &NearestJoin) -> Result<()> {
@@ -408,7 +412,8 @@ fn join(options: GlobalOptions, arguments: &NearestJoin) -> Result<()> {
         strategy: neighbours.strategy.map(Into::into),
     };
     let request = Request { operation, inputs: Vec::new(), output: neighbours.output.clone() };
-    find(options, &request, (neighbours.index.recall.map(|_| &**dataset), false))
+    let has_recall = neighbours.index.recall.is_some();
+    find(options, &request, Asked { dataset, has_recall, has_predicate: false })
 }
 
 fn graph(options: GlobalOptions, arguments: &NearestGraph) -> Result<()> {
@@ -423,16 +428,28 @@ fn graph(options: GlobalOptions, arguments: &NearestGraph) -> Result<()> {
         strategy: neighbours.strategy.map(Into::into),
     };
     let request = Request { operation, inputs: Vec::new(), output: neighbours.output.clone() };
-    find(options, &request, (neighbours.index.recall.map(|_| &**dataset), false))
+    let has_recall = neighbours.index.recall.is_some();
+    find(options, &request, Asked { dataset, has_recall, has_predicate: false })
 }
 
-/// Runs an operation that finds neighbours, and prints or writes them. `indexed` is the dataset whose index is asked
-/// for; a predicate may select some vectors.
+/// The options of a search for neighbours that its messages depend on.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    /// The dataset in which neighbours are found.
+    dataset: &'a str,
+    /// True if the user asks for a recall, and thus for an index.
+    has_recall: bool,
+    /// True if a predicate selects the vectors that may be answers.
+    has_predicate: bool,
+}
+
+/// Runs an operation that finds neighbours, and prints or writes them.
 fn find<O: Operation<Answer = Found>>(
     options: GlobalOptions,
     request: &Request<O>,
-    (indexed, has_predicate): (Option<&str>, bool),
+    asked: Asked<'_>,
 ) -> Result<()> {
+    let Asked { has_predicate, has_recall, dataset } = asked;
     if let Some(output) = &request.output {
         check_stdout_is_free(&options, output)?;
     }
@@ -455,11 +472,14 @@ fn find<O: Operation<Answer = Found>>(
             Found::OnNodes(found) => on_nodes(found),
         };
         let notice = match &done.answer {
-            Found::Exact(found) => indexed.map(|name| why_exact(name, found)),
-            Found::Approximate(_) | Found::Hashed(_) => None,
+            Found::Exact(found) => has_recall.then(|| why_exact(dataset, found)),
+            Found::Approximate(_) => None,
+            Found::Hashed(found) => {
+                found.exact_because.as_ref().map(|reason| without_tables(dataset, reason))
+            }
             #[cfg(feature = "nodes")]
             Found::OnNodes(found) => {
-                indexed.filter(|_| found.approximate.is_none()).map(|name| why_exact_on_nodes(name, found))
+                (has_recall && found.approximate.is_none()).then(|| why_exact_on_nodes(dataset, found))
             }
         };
         let sentence = sentence + &place;
@@ -527,6 +547,16 @@ fn why_exact(name: &str, found: &Searched) -> String {
 /// Tells that vectors have no index, and how to make one.
 fn without_index(name: &str) -> String {
     format!("{name} has no index, so the answer is exact: `inshore nearest index {name}` builds one")
+}
+
+/// Tells why a search did not use hash tables. If many vectors were added after the build of the tables, the message
+/// states the command that adds them to the tables.
+fn without_tables(name: &str, reason: &ManyCandidates) -> String {
+    let advice = match 2 * reason.unlisted > reason.candidates {
+        true => format!(": `inshore nearest compact {name}` adds the new vectors to the hash tables"),
+        false => String::new(),
+    };
+    format!("{reason}, so the answer is exact{advice}")
 }
 
 /// Tells why a search on nodes with `--recall` was exact. If the vectors have no index, the message states the command
@@ -640,12 +670,13 @@ fn hashed(found: &LshSearched, has_predicate: bool) -> (String, Vec<(&'static st
         Some(selected) => format!("{selected} of {vectors}"),
         None => vectors.to_string(),
     };
-    let recall = match found.recall_estimate {
-        Some(recall) => format!("recall about {recall:.3}"),
-        None => "recall not measured".to_string(),
+    let how = match (found.exact_because, found.recall_estimate) {
+        (Some(_), _) => "exact".to_string(),
+        (None, Some(recall)) => format!("recall about {recall:.3} ({probes} of {buckets} buckets each)"),
+        (None, None) => format!("recall not measured ({probes} of {buckets} buckets each)"),
     };
     let sentence = format!(
-        "{} of {} among {among} vectors of {dimensions} {element}, {recall} ({probes} of {buckets} buckets each)",
+        "{} of {} among {among} vectors of {dimensions} {element}, {how}",
         counted(rows, "neighbour"),
         queries(found.queries),
     );
