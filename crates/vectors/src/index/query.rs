@@ -442,7 +442,7 @@ impl Probed<'_> {
                 job.budget().reserve((end - first) * query_bytes, "queries and their neighbours")?;
             let round = (lists, &spaces, &plan);
             let (ids, tops) = self.round(round, first..end, &mut rows, &mut workers, &mut counts)?;
-            answer.add_all(&ids, tops)?;
+            answer.add_all(job, &ids, tops)?;
             first = end;
         }
         answer.flush()?;
