@@ -600,10 +600,8 @@ fn exact(found: &Searched, has_predicate: bool) -> (String, Vec<(&'static str, S
 fn on_nodes(found: &SearchedOnNodes) -> (String, Vec<(&'static str, String)>) {
     let SearchedOnNodes { rows, vectors, dimensions, element, by_node, approximate, .. } = found;
     let among = found.selected.map_or(vectors.to_string(), |selected| format!("{selected} of {vectors}"));
-    let lists = approximate.map_or(String::new(), |ProbedLists { probes, lists, recall_estimate }| {
-        let recall = recall_estimate
-            .map_or("recall not measured".to_string(), |recall| format!("recall about {recall:.3}"));
-        format!(", {recall} ({probes} of {lists} lists each)")
+    let lists = approximate.map_or(String::new(), |ProbedLists { probes, lists, recall_estimate, recall_k }| {
+        format!(", {} ({probes} of {lists} lists each)", expected_recall(recall_estimate, recall_k))
     });
     let passes = match found.passes {
         1 => String::new(),
@@ -638,10 +636,7 @@ fn approximate(found: &ApproximateSearched, has_predicate: bool) -> (String, Vec
         Some(selected) => format!("{selected} of {vectors}"),
         None => vectors.to_string(),
     };
-    let recall = match found.recall_estimate {
-        Some(recall) => format!("recall about {recall:.3}"),
-        None => "recall not measured".to_string(),
-    };
+    let recall = expected_recall(found.recall_estimate, found.recall_k);
     let sentence = format!(
         "{} of {} among {among} vectors of {dimensions} {element}, {recall} ({probes} of {lists} lists each, {})",
         counted(rows, "neighbour"),
@@ -670,10 +665,10 @@ fn hashed(found: &LshSearched, has_predicate: bool) -> (String, Vec<(&'static st
         Some(selected) => format!("{selected} of {vectors}"),
         None => vectors.to_string(),
     };
-    let how = match (found.exact_because, found.recall_estimate) {
-        (Some(_), _) => "exact".to_string(),
-        (None, Some(recall)) => format!("recall about {recall:.3} ({probes} of {buckets} buckets each)"),
-        (None, None) => format!("recall not measured ({probes} of {buckets} buckets each)"),
+    let recall = expected_recall(found.recall_estimate, found.recall_k);
+    let how = match found.exact_because {
+        Some(_) => "exact".to_string(),
+        None => format!("{recall} ({probes} of {buckets} buckets each)"),
     };
     let sentence = format!(
         "{} of {} among {among} vectors of {dimensions} {element}, {how}",
@@ -688,6 +683,14 @@ fn hashed(found: &LshSearched, has_predicate: bool) -> (String, Vec<(&'static st
         how.push(("exhaustive", format!("{} {what}", queries(found.exhaustive))));
     }
     (sentence, how)
+}
+
+/// Describes the expected recall. The table of recall was measured for `k` neighbours of each query.
+fn expected_recall(estimate: Option<f32>, k: u32) -> String {
+    match estimate {
+        Some(recall) => format!("recall at {k} about {recall:.3}"),
+        None => "recall not measured".to_string(),
+    }
 }
 
 /// Formats a number of queries with its noun.

@@ -53,6 +53,8 @@ pub struct LshSearched {
     /// The recall that the table of recall of the index states for the number of probes. `None` if the table has no
     /// entry for so few probes.
     pub recall_estimate: Option<f32>,
+    /// The number of neighbours for which the table of recall was measured.
+    pub recall_k: u32,
     /// The time when the table of recall was measured, in seconds since 1970.
     pub recall_measured_seconds: u64,
     /// The number of pairs of a query and a candidate.
@@ -174,6 +176,7 @@ pub(crate) fn search_lsh(
         // If there is a selection, more buckets are probed so that the recall is that of `among_all` probes without
         // one.
         recall_estimate: if exact_because.is_some() { Some(1.0) } else { info.recall.recall_of(among_all) },
+        recall_k: info.recall.k,
         recall_measured_seconds: info.recall.measured_seconds,
         compared: found.compared,
         measured: found.measured,
