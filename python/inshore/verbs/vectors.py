@@ -1122,7 +1122,7 @@ class StoredVectors(DescribedVectors):
             reads. Hash tables have no strategies.
         where : str, optional
             An SQL expression over the columns of vectors that were imported from a table. Only vectors for
-            which the expression is true are answers. With an expression, the budget must be at least 32 MiB.
+            which the expression is true are answers. With an expression, the budget must be at least 24 MiB.
         select : iterable of str, optional
             The columns of the dataset that are added to the answer.
         lines : bool, default False

@@ -600,9 +600,10 @@ fn exact(found: &Searched, has_predicate: bool) -> (String, Vec<(&'static str, S
 fn on_nodes(found: &SearchedOnNodes) -> (String, Vec<(&'static str, String)>) {
     let SearchedOnNodes { rows, vectors, dimensions, element, by_node, approximate, .. } = found;
     let among = found.selected.map_or(vectors.to_string(), |selected| format!("{selected} of {vectors}"));
-    let lists = approximate.map_or(String::new(), |ProbedLists { probes, lists, recall_estimate, recall_k }| {
-        format!(", {} ({probes} of {lists} lists each)", expected_recall(recall_estimate, recall_k))
-    });
+    let lists =
+        approximate.map_or(String::new(), |ProbedLists { probes, lists, recall_estimate, recall_k }| {
+            format!(", {} ({probes} of {lists} lists each)", expected_recall(recall_estimate, recall_k))
+        });
     let passes = match found.passes {
         1 => String::new(),
         passes => format!(", in {passes} passes"),
