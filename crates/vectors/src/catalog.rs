@@ -10,6 +10,7 @@ use crate::{
     dataset::KIND,
     index::{layer_names, list_sizes},
     names::{LISTS_KIND, TABLES_KIND, check_kind, index_dataset, index_name},
+    text::counted,
 };
 
 /// The properties of a dataset of vectors and of its index.
@@ -110,7 +111,7 @@ pub fn remove(store: &Store, name: &str) -> Result<()> {
     check_kind(&store.dataset(name)?, &[KIND])?;
     // The index is removed first, since vectors can be used without an index but not the reverse.
     match remove_index(store, name) {
-        Ok(()) | Err(Error::NoIndex { .. } | Error::BadDataset { .. }) => {}
+        Ok(()) | Err(Error::NoIndexToRemove { .. } | Error::BadDataset { .. }) => {}
         Err(error) => return Err(error),
     }
     Ok(store.remove(name)?)
@@ -119,7 +120,7 @@ pub fn remove(store: &Store, name: &str) -> Result<()> {
 /// Removes the index of vectors, even if the index is damaged or the vectors no longer exist.
 ///
 /// # Errors
-/// - Returns [`Error::NoIndex`] if the vectors have no index.
+/// - Returns [`Error::NoIndexToRemove`] if the vectors have no index.
 /// - Returns [`inshore_store::Error::NotFound`] if there are neither vectors nor an index.
 /// - Returns [`Error::BadDataset`] if the dataset with the name of the index is of another kind.
 /// - Returns [`Error::Store`] if an I/O operation fails.
@@ -131,7 +132,7 @@ pub fn remove_index(store: &Store, name: &str) -> Result<()> {
         }
         None => {
             check_kind(&store.dataset(name)?, &[KIND])?;
-            Err(Error::NoIndex { name: name.to_string() })
+            Err(Error::NoIndexToRemove { name: name.to_string() })
         }
     };
     // Layers are useless without an index, so they are removed, too.
@@ -186,7 +187,9 @@ impl Description {
         writeln!(out, "    metric         {}", metric.name())?;
         writeln!(
             out,
-            "    lists          {lists} in {groups} groups, {list_vectors_max} vectors in the largest"
+            "    lists          {lists} in {}, {} in the largest",
+            counted(*groups, "group"),
+            counted(*list_vectors_max, "vector")
         )?;
         if let Some(sizes) = &self.list_sizes {
             self.write_sizes(sizes, out)?;
@@ -203,9 +206,9 @@ impl Description {
             write_points("lists probed", &copies.recall, out)?;
         }
         if let Some(codes) = &index.codes {
-            let bits = if codes.bits == 1 { "bit" } else { "bits" };
             let size = format_bytes(codes.bytes);
-            writeln!(out, "\n    codes          {} {bits} for each dimension, {size}", codes.bits)?;
+            let bits = counted(codes.bits.into(), "bit");
+            writeln!(out, "\n    codes          {bits} for each dimension, {size}")?;
             write_points("lists probed", &codes.recall, out)?;
         }
         Ok(())
@@ -232,7 +235,11 @@ impl std::fmt::Display for SpreadIndexInfo {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let SpreadIndexInfo { metric, lists, groups, sample, recall, .. } = self;
         writeln!(out, "    metric         {}", metric.name())?;
-        writeln!(out, "    lists          {lists} in {groups} groups, trained on {sample} vectors")?;
+        writeln!(
+            out,
+            "    lists          {lists} in {}, trained on {sample} vectors",
+            counted(*groups, "group")
+        )?;
         write_measured(recall, out)?;
         write_points("lists probed", recall, out)
     }

@@ -104,6 +104,7 @@ mod searcher;
 mod shards;
 mod slots;
 mod subblock;
+mod text;
 mod tiles;
 mod topk;
 

@@ -333,8 +333,12 @@ fn lists_of(built: &Built) -> (String, Vec<(&'static str, String)>) {
 fn index_on_nodes(name: &str, index: &SpreadIndexInfo) -> (String, Vec<(&'static str, String)>) {
     let SpreadIndexInfo { lists, groups, vectors, sample, metric, recall, .. } = index;
     let sentence = format!(
-        "{name}: an index of {vectors} vectors by {}, {lists} lists in {groups} groups, trained on {sample} vectors; {}",
+        "{name}: an index of {} by {}, {} in {}, trained on {}; {}",
+        counted(*vectors, "vector"),
         metric.name(),
+        counted(*lists, "list"),
+        counted(*groups, "group"),
+        counted(*sample, "vector"),
         recall_of(recall, "list")
     );
     (sentence, vec![("recall", points(recall))])
@@ -533,7 +537,8 @@ fn duplicates(found: &Deduplicated) -> String {
         (_, Some([probes, lists])) => format!(", approximate ({probes} of {lists} lists each)"),
         _ => String::new(),
     };
-    format!("{what} of near-duplicates among {vectors} vectors of {dimensions} {element}{how}")
+    let vectors = counted(vectors, "vector");
+    format!("{what} of near-duplicates among {vectors} of {dimensions} {element}{how}")
 }
 
 /// Tells why a search with `--recall` was exact.
@@ -583,9 +588,9 @@ fn exact(found: &Searched, has_predicate: bool) -> (String, Vec<(&'static str, S
         passes => format!(", in {passes} passes (more --memory needs fewer)"),
     };
     let Searched { rows, vectors, dimensions, element, .. } = *found;
-    let selected = if has_predicate { "selected " } else { "" };
+    let among = counted(vectors, if has_predicate { "selected vector" } else { "vector" });
     let sentence = format!(
-        "{} of {} among {vectors} {selected}vectors of {dimensions} {element}{passes}",
+        "{} of {} among {among} of {dimensions} {element}{passes}",
         counted(rows, "neighbour"),
         queries(found.queries)
     );
@@ -599,7 +604,7 @@ fn exact(found: &Searched, has_predicate: bool) -> (String, Vec<(&'static str, S
 #[cfg(feature = "nodes")]
 fn on_nodes(found: &SearchedOnNodes) -> (String, Vec<(&'static str, String)>) {
     let SearchedOnNodes { rows, vectors, dimensions, element, by_node, approximate, .. } = found;
-    let among = found.selected.map_or(vectors.to_string(), |selected| format!("{selected} of {vectors}"));
+    let among = among(*vectors, found.selected);
     let lists =
         approximate.map_or(String::new(), |ProbedLists { probes, lists, recall_estimate, recall_k }| {
             format!(", {} ({probes} of {lists} lists each)", expected_recall(recall_estimate, recall_k))
@@ -609,7 +614,7 @@ fn on_nodes(found: &SearchedOnNodes) -> (String, Vec<(&'static str, String)>) {
         passes => format!(", in {passes} passes"),
     };
     let sentence = format!(
-        "{} of {} among {among} vectors of {dimensions} {element} on {}{lists}{passes}",
+        "{} of {} among {among} of {dimensions} {element} on {}{lists}{passes}",
         counted(*rows, "neighbour"),
         queries(found.queries),
         counted(by_node.len() as u64, "node")
@@ -633,13 +638,10 @@ fn on_nodes(found: &SearchedOnNodes) -> (String, Vec<(&'static str, String)>) {
 /// Describes an approximate search: a sentence, and facts for `--explain`.
 fn approximate(found: &ApproximateSearched, has_predicate: bool) -> (String, Vec<(&'static str, String)>) {
     let ApproximateSearched { rows, vectors, dimensions, element, probes, lists, .. } = *found;
-    let among = match found.selected.filter(|_| has_predicate) {
-        Some(selected) => format!("{selected} of {vectors}"),
-        None => vectors.to_string(),
-    };
+    let among = among(vectors, found.selected.filter(|_| has_predicate));
     let recall = expected_recall(found.recall_estimate, found.recall_k);
     let sentence = format!(
-        "{} of {} among {among} vectors of {dimensions} {element}, {recall} ({probes} of {lists} lists each, {})",
+        "{} of {} among {among} of {dimensions} {element}, {recall} ({probes} of {lists} lists each, {})",
         counted(rows, "neighbour"),
         queries(found.queries),
         found.plan.strategy,
@@ -662,17 +664,14 @@ fn approximate(found: &ApproximateSearched, has_predicate: bool) -> (String, Vec
 /// Describes a search in hash tables: a sentence, and facts for `--explain`.
 fn hashed(found: &LshSearched, has_predicate: bool) -> (String, Vec<(&'static str, String)>) {
     let LshSearched { rows, vectors, dimensions, element, probes, buckets, .. } = *found;
-    let among = match found.selected.filter(|_| has_predicate) {
-        Some(selected) => format!("{selected} of {vectors}"),
-        None => vectors.to_string(),
-    };
+    let among = among(vectors, found.selected.filter(|_| has_predicate));
     let recall = expected_recall(found.recall_estimate, found.recall_k);
     let how = match found.exact_because {
         Some(_) => "exact".to_string(),
         None => format!("{recall} ({probes} of {buckets} buckets each)"),
     };
     let sentence = format!(
-        "{} of {} among {among} vectors of {dimensions} {element}, {how}",
+        "{} of {} among {among} of {dimensions} {element}, {how}",
         counted(rows, "neighbour"),
         queries(found.queries),
     );
@@ -684,6 +683,12 @@ fn hashed(found: &LshSearched, has_predicate: bool) -> (String, Vec<(&'static st
         how.push(("exhaustive", format!("{} {what}", queries(found.exhaustive))));
     }
     (sentence, how)
+}
+
+/// Describes the vectors that may be neighbours: all vectors of a dataset, or those that a predicate selects.
+fn among(vectors: u64, selected: Option<u64>) -> String {
+    let all = counted(vectors, "vector");
+    selected.map_or(all.clone(), |selected| format!("{selected} of {all}"))
 }
 
 /// Describes the expected recall. The table of recall was measured for `k` neighbours of each query.

@@ -55,7 +55,7 @@ pub fn columns_input(job: &Job, vectors: &Vectors) -> Result<Input> {
         name: name.clone(),
         what: "columns",
         found: "none".to_string(),
-        expected: "vectors that were imported from Parquet or Arrow".to_string(),
+        expected: "vectors that were imported from Parquet or Arrow, whose columns are kept".to_string(),
     })?;
     let named = NamedFile { dataset: name.clone(), name: COLUMNS.to_string(), is_all: false, file };
     Ok(Input::of_stored(job, named))

@@ -11,7 +11,7 @@ use super::{
     codes::shape::{CODE_BITS, Shape},
     table::{MeasuredOn, RecallPoint, RecallTable},
 };
-use crate::{Element, Error, Metric, Result, names::index_name};
+use crate::{Element, Error, Metric, Result, names::index_name, text::counted};
 
 pub(crate) const LISTS: &str = "lists";
 pub(crate) const FIRSTS: &str = "firsts";
@@ -355,10 +355,11 @@ impl std::fmt::Display for IndexInfo {
     /// Writes a summary of one line.
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let IndexInfo { name, vectors, lists, groups, metric, bytes, .. } = self;
-        let metric = metric.name();
+        let (metric, vectors, lists) = (metric.name(), counted(*vectors, "vector"), counted(*lists, "list"));
+        let groups = counted(*groups, "group");
         write!(
             out,
-            "index of {name} for {metric}: {vectors} vectors in {lists} lists of {groups} groups, {}",
+            "index of {name} for {metric}: {vectors} in {lists} of {groups}, {}",
             format_bytes(*bytes)
         )
     }

@@ -12,6 +12,7 @@ use crate::{
     Element, Error, MeasuredOn, Metric, RecallTable, Result,
     index::{id_bytes, points_of, points_to_bytes},
     names::index_name,
+    text::counted,
 };
 
 const MAGIC: [u8; 8] = *b"INSHVLSH";
@@ -199,11 +200,12 @@ impl LshInfo {
 impl std::fmt::Display for LshInfo {
     /// Writes the properties as one line of a message.
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let LshInfo { name, vectors, tables, bits, buckets, metric, family, bytes, .. } = self;
+        let LshInfo { name, metric, family, bytes, .. } = self;
+        let (vectors, tables) = (counted(self.vectors, "vector"), counted(self.tables, "table"));
+        let (buckets, bits) = (counted(self.buckets, "bucket"), counted(self.bits, "function"));
         write!(
             out,
-            "hash tables of {name} for {}: {vectors} vectors in {tables} tables of {buckets} buckets, {bits} functions \
-             each ({}), {}",
+            "hash tables of {name} for {}: {vectors} in {tables} of {buckets}, {bits} each ({}), {}",
             metric.name(),
             family.name(),
             format_bytes(*bytes)
