@@ -108,7 +108,7 @@ mod text;
 mod tiles;
 mod topk;
 
-pub use catalog::{Description, describe, describe_lists, list, remove, remove_index};
+pub use catalog::{Description, ImportedFrom, describe, describe_lists, list, remove, remove_index};
 pub use changes::{
     Changed, Compacted, IdList, OpenContent, ValueList, add_content, add_table, add_vectors, compact_vectors,
     remove_values, remove_vectors, upsert_table, upsert_vectors,
