@@ -71,6 +71,7 @@
 //! ```
 #![warn(missing_docs)]
 
+mod byte_stream;
 mod catalog;
 mod changes;
 mod columns;
