@@ -38,7 +38,8 @@ class Neighbours:
         than k neighbours has fewer than k rows.
     facts : dict
         The statistics of the search. They contain ``plan`` and ``measured``, and for an approximate answer
-        also ``probes`` and ``recall_estimate``.
+        also ``probes``, ``recall_estimate`` and ``recall_k``, the k of that recall. If hash tables did not
+        pay, ``exact_because`` has the estimates for which the answer is exact.
 
     Examples
     --------
