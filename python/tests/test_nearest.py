@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -199,6 +200,36 @@ def test_refusals_name_the_place(tmp_path: Path) -> None:
         store.nearest("good", bad[:1], k=0, memory="16MiB").table()
 
 
+def test_arguments_are_refused_when_the_verb_is_called(tmp_path: Path) -> None:
+    store = inshore.Store(tmp_path / "store")
+    good = np.ones((2, 2), np.float32)
+    store.import_vectors(good, name="good", memory="16MiB")
+    integers = "queries: found an array of int64, expected one of float32, .*astype"
+    with pytest.raises(inshore.InputError, match=integers):
+        store.nearest("good", np.ones((1, 2), np.int64), memory="16MiB")
+    with pytest.raises(inshore.InputError, match="vectors: found an array of int64"):
+        store.import_vectors(np.ones((1, 2), np.int64), name="more", memory="16MiB")
+    lists: Any = [[1.0, 1.0]]
+    with pytest.raises(inshore.InputError, match="queries: found a list of list, expected an array of NumPy"):
+        store.nearest("good", lists, memory="16MiB")
+    with pytest.raises(inshore.InputError, match="vectors: found a list of list, expected an array of NumPy"):
+        store.import_vectors(lists, name="more", memory="16MiB")
+    with pytest.raises(inshore.InputError, match=r"select is the text 'title': expected .* \['title'\]"):
+        store.nearest("good", good, select="title", memory="16MiB")
+    metric: Any = "euclid"
+    with pytest.raises(inshore.InputError, match="metric is 'euclid': expected l2, ip"):
+        store.nearest("good", good, metric=metric, memory="16MiB")
+    with pytest.raises(inshore.InputError, match="metric is 'euclid'"):
+        store.neighbour_graph("good", metric=metric, memory="16MiB")
+    with store.vectors("good", memory="24MiB") as searcher:
+        with pytest.raises(inshore.InputError, match=integers):
+            searcher.search(np.ones((1, 2), np.int64))
+        with pytest.raises(inshore.InputError, match="queries: found a list: "):
+            searcher.search([[1.0], [1.0, 2.0]])
+        with pytest.raises(inshore.InputError, match="select is the text"):
+            searcher.search([1.0, 1.0], select="title")
+
+
 def test_vectors_are_listed_described_and_removed(tmp_path: Path) -> None:
     store = inshore.Store(tmp_path / "store")
     base = np.random.default_rng(3).normal(size=(300, 8)).astype(np.float32)
@@ -209,6 +240,7 @@ def test_vectors_are_listed_described_and_removed(tmp_path: Path) -> None:
     assert (plain["name"], plain["index"], plain["bytes"]) == ("plain", None, 300 * 8 * 4 + 8 * 4)
     described = store.describe_vectors("indexed")
     sizes = described.pop("list_sizes")
+    assert described.pop("imported_from") == "vectors"
     assert 0 < sizes["largest"] <= 300
     assert sizes["planned"] > 0
     assert indexed == described
@@ -263,6 +295,9 @@ def test_vectors_of_a_table_are_selected_and_shown_with_columns(tmp_path: Path) 
     assert (made["vectors"], made["columns"]) == (300, ["doc", "lang"])
     pq.write_table(table, tmp_path / "docs.parquet")
     store.import_vectors(tmp_path / "docs.parquet", name="again", column="v", id="doc", memory="32MiB")
+    described = store.describe_vectors("docs")
+    assert (described["imported_from"], described["id_column"]) == ("table", "doc")
+    assert described["columns"] == ["doc", "lang", "_row"]
     german = np.array([name == "de" for name in lang])
     squares = ((base[:7, None] - base[None]).astype(np.float64) ** 2).sum(2)
     squares[:, ~german] = np.inf
@@ -415,6 +450,13 @@ def test_open_vectors_select_by_columns_again_and_again(tmp_path: Path) -> None:
         assert found.ids[0].tolist() == ["n1999", None, None, None]
         with pytest.raises(inshore.InputError):
             searcher.search(base[:1], where="no_such_column = 1")
+    with (
+        store.vectors("base", memory="24MiB", threads=2) as searcher,
+        pytest.raises(inshore.BudgetError, match="in 24 MiB: the smallest budget that works is 25 MiB"),
+    ):
+        searcher.search(base[:1], where="year >= 1000")
+    with store.vectors("base", memory="25MiB", threads=2) as searcher:
+        assert len(searcher.search(base[:1], k=4, where="year >= 1000").ids[0]) == 4
 
 
 def test_threads_search_open_vectors_at_once(tmp_path: Path) -> None:

@@ -63,6 +63,9 @@ fn the_nearest_vectors_come_as_csv_parquet_arrow_and_json() {
 fn an_index_answers_with_a_recall_and_without_one_the_answer_is_exact() {
     let folder = with_points();
     let exact = folder.run("nearest query points queries.fbin -k 3").ok().stdout;
+    folder.write("one.fbin", floats(&POINTS[..1]));
+    let said = folder.run("nearest import one.fbin --name one").ok();
+    assert!(said.stdout.starts_with("one: 1 vector of 2 f32, "), "{said:?}");
     let said = folder.run("nearest query points queries.fbin -k 3 --recall 0.9").ok();
     assert_eq!(said.stdout, exact);
     assert!(said.stderr.contains("note: points has no index, so the answer is exact"), "{}", said.stderr);
@@ -72,17 +75,15 @@ fn an_index_answers_with_a_recall_and_without_one_the_answer_is_exact() {
     assert!(said.stderr.contains("points has no index: build one"), "{}", said.stderr);
 
     let said = folder.run("nearest index points --lists 2 --memory 32MiB --explain").ok();
-    assert!(
-        said.stdout.starts_with("index of points for l2: 5 vectors in 2 lists of 1 groups, "),
-        "{said:?}"
-    );
+    assert!(said.stdout.starts_with("index of points for l2: 5 vectors in 2 lists of 1 group, "), "{said:?}");
     assert!(said.stderr.contains("plan: index: 2 lists in 1 groups"), "{}", said.stderr);
     for strategy in ["single", "batch"] {
         let said = folder
             .run(&format!("nearest query points queries.fbin -k 3 --recall 1 --strategy {strategy}"))
             .ok();
         assert_eq!(said.stdout, exact);
-        assert!(said.stderr.contains(&format!("(2 of 2 lists each, {strategy})")), "{}", said.stderr);
+        let recall = format!("recall at 10 about 1.000 (2 of 2 lists each, {strategy})");
+        assert!(said.stderr.contains(&recall), "{}", said.stderr);
     }
     let said = folder.run("nearest query points queries.fbin --recall 0.9 --json").ok().json();
     assert_eq!((&said["summary"]["queries"], &said["summary"]["lists"]), (&2.into(), &2.into()));
@@ -210,7 +211,7 @@ fn near_duplicates_are_pairs_or_groups() {
     assert_eq!(said.stdout, expected);
     assert!(said.stderr.contains("approximate (2 of 2 lists each)"), "{}", said.stderr);
     for (options, wanted) in [
-        ("", "--cosine"),
+        ("", "<--cosine <S>|--radius <R>>"),
         ("--cosine 0.9 --radius 1", "cannot be used with"),
         ("--cosine 0.9 --metric cosine", "cannot be used with"),
         ("--cosine 97", "cosine: found 97, expected -1 to 1"),
@@ -244,7 +245,7 @@ fn vectors_and_their_index_are_listed_described_and_removed() {
     let json = folder.run("nearest ls --json").ok().json();
     assert_eq!((&json[0]["name"], &json[1]["index"]["lists"]), (&"more".into(), &2.into()));
     let said = folder.run("nearest info points").ok().stdout;
-    assert!(said.contains("\n    metric         ip\n    lists          2 in 1 groups, "), "{said}");
+    assert!(said.contains("\n    metric         ip\n    lists          2 in 1 group, "), "{said}");
     // The date of the measurement has the form 2026-01-31. The last line of the table is the recall with all lists.
     let date = said.split_once("    measured       ").unwrap().1;
     assert!(
@@ -261,7 +262,7 @@ fn vectors_and_their_index_are_listed_described_and_removed() {
     folder.run("nearest rm points --index").ok();
     assert!(folder.run("nearest info points").ok().stdout.ends_with("index            none\n"));
     let said = folder.run("nearest rm points --index").exits(2);
-    assert!(said.stderr.contains("points has no index"), "{}", said.stderr);
+    assert!(said.stderr.contains("points has no index to remove"), "{}", said.stderr);
     folder.run("nearest index points").ok();
     let said = folder.run("nearest rm points unknown").exits(2);
     assert!(said.stderr.contains("there is no dataset \"unknown\""), "{}", said.stderr);
@@ -291,6 +292,7 @@ fn bits_are_compared_by_hamming_and_jaccard() {
     assert!(said.stderr.contains(wanted), "{}", said.stderr);
     let said = folder.run("nearest index bits").exits(2);
     assert!(said.stderr.contains("elements: found bits, expected f32, u8 or i8"), "{}", said.stderr);
+    assert!(said.stderr.contains("--lsh --metric hamming` builds hash tables"), "{}", said.stderr);
     folder.write("floats.fbin", floats(&POINTS));
     let said = folder.run("nearest import floats.fbin --bits --name x").exits(2);
     assert!(said.stderr.contains("found f32, expected u8, of eight bits each"), "{}", said.stderr);
@@ -500,6 +502,19 @@ fn refusals_name_the_file_and_the_place() {
         ),
         ("nearest import none.npy --name x", "none.npy"),
         ("nearest import points.csv --name x", "points.csv: the ending of the name: found .csv"),
+        (
+            "nearest import points.csv --name x",
+            "or .npy for vectors, or .parquet or .arrow for a table; `--images`",
+        ),
+        ("nearest query points points.csv", "found .csv, expected .fvecs"),
+        ("nearest query points table.parquet", "found .parquet, expected .fvecs"),
+        ("nearest query points table.parquet", "a column of a table must be written to one of these files"),
+        ("nearest add points points.png", "only vectors that were imported from a table take .parquet"),
+        (
+            "nearest index points --metric hamming",
+            "`nearest index --lsh --metric hamming` builds hash tables",
+        ),
+        ("nearest query points queries.fbin -k -1", "invalid value '-1' for '-k <K>'"),
         ("nearest query points bad.fbin", "bad.fbin: vector 3, dimension 0: found NaN"),
         ("nearest query points queries.fbin --radius -1", "radius is -1: expected a distance, at least 0"),
         ("nearest query points queries.fbin --radius nan", "radius is NaN"),
@@ -509,6 +524,8 @@ fn refusals_name_the_file_and_the_place() {
         ("nearest graph points -k 2 --node a.lan", "this command does not run on nodes"),
     ] {
         folder.write("points.csv", "1,2\n");
+        folder.write("points.png", "not an image");
+        folder.write("table.parquet", "not a table");
         let said = folder.run(words).exits(2);
         assert!(said.stderr.contains(wanted), "{words}: {}", said.stderr);
     }
@@ -641,7 +658,10 @@ fn hash_tables_are_built_asked_and_described() {
     assert_eq!(said.stdout, "query,rank,id,distance\n0,1,0,0.0\n1,1,1,0.0\n");
     assert!(said.stderr.contains("(16 of 128 buckets each)"), "{}", said.stderr);
     let exact = folder.run("nearest query grid queries.fbin -k 5").ok().stdout;
-    assert_eq!(folder.run("nearest query grid queries.fbin -k 5 --recall 1").ok().stdout, exact);
+    let said = folder.run("nearest query grid queries.fbin -k 5 --recall 1").ok();
+    assert_eq!(said.stdout, exact);
+    let expected = "about 600 of 600 vectors would be candidates of each query (128 of 128 buckets), so the answer is exact";
+    assert!(said.stderr.contains(expected), "{}", said.stderr);
     let said = folder.run("nearest recall grid queries.fbin -k 2 --memory 32MiB").ok();
     assert!(said.stdout.contains("recall at 2 of 2 queries"), "{said:?}");
     let said = folder.run("nearest dedup grid --radius 1 --probes 4").exits(2);
@@ -650,8 +670,14 @@ fn hash_tables_are_built_asked_and_described() {
     assert!(said.stderr.contains("there are no hash functions for ip"), "{}", said.stderr);
     folder.run("nearest index grid --lsh --lists 4").exits(2);
     folder.run("nearest index grid --tables 4").exits(2);
+    folder.write("more.fbin", floats(&rows[..599]));
+    folder.run("nearest add grid more.fbin").ok();
+    let said = folder.run("nearest query grid queries.fbin -k 1 --probes 16 --memory 32MiB").ok();
+    let expected =
+        "599 added after the build of the index), so the answer is exact: `inshore nearest compact grid`";
+    assert!(said.stderr.contains(expected), "{}", said.stderr);
     let said = folder.run("nearest index grid --lists 4 --memory 32MiB").ok();
-    assert!(said.stdout.starts_with("index of grid for l2: 600 vectors in "), "{said:?}");
+    assert!(said.stdout.starts_with("index of grid for l2: 1199 vectors in "), "{said:?}");
 }
 
 #[test]

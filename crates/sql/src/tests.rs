@@ -1004,6 +1004,34 @@ fn queries_over_remote_tables_answer_as_over_local_ones() {
     }
 }
 
+/// The next request may need the memory of the query.
+#[test]
+fn a_query_over_remote_tables_has_no_memory_once_it_has_ended() {
+    let amount = Int64Array::from_iter_values(0..100);
+    let columns: [(&str, ArrayRef); 1] = [("amount", Arc::new(amount))];
+    let sales = RecordBatch::try_from_iter(columns).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let pretended = Arc::new(Pretended {
+        tables: vec![("far/sales", spread(folder.path(), "sales", &sales, 2, "parquet"))],
+        losses: AtomicUsize::new(0),
+        fragments: AtomicUsize::new(0),
+        needed_bytes: Arc::default(),
+        changed: None,
+    });
+    let (_folder, job) = job(2);
+    for _ in 0..100 {
+        let tables =
+            Tables::default().with_files("sales", &["far/sales".into()]).with_elsewhere(pretended.clone());
+        let mut query = Query::start(&job, "SELECT amount FROM sales WHERE amount > 20", tables).unwrap();
+        let mut rows = 0;
+        while let Some(batch) = query.next_batch().unwrap() {
+            rows += batch.num_rows();
+        }
+        drop(query);
+        assert_eq!((rows, job.budget().reserved_bytes()), (79, 0));
+    }
+}
+
 #[test]
 fn a_fragment_needs_its_columns_and_row_groups_alone() {
     let rows = 40_000i64;

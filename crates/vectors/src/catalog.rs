@@ -5,11 +5,13 @@ use inshore_store::{Job, Store, format_bytes};
 use serde::{Serialize, Serializer};
 
 use crate::{
-    Error, Family, IndexInfo, ListSizes, LshInfo, MeasuredOn, RecallTable, Result, SearchIndex,
+    Content, Error, Family, IndexInfo, ListSizes, LshInfo, MeasuredOn, RecallTable, Result, SearchIndex,
     SpreadIndexInfo, Vectors, VectorsInfo,
+    columns::{column_names, id_column},
     dataset::KIND,
     index::{layer_names, list_sizes},
     names::{LISTS_KIND, TABLES_KIND, check_kind, index_dataset, index_name},
+    text::counted,
 };
 
 /// The properties of a dataset of vectors and of its index.
@@ -18,6 +20,15 @@ pub struct Description {
     /// The properties of the vectors. As JSON, the field `vectors` is the number of vectors that were not removed.
     #[serde(flatten, serialize_with = "with_live_vectors")]
     pub vectors: VectorsInfo,
+    /// The input from which the vectors were imported. `None` from [`list`] and [`describe`], which read no files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub imported_from: Option<ImportedFrom>,
+    /// The names of the columns, if the vectors were imported from a table. Empty from [`list`] and [`describe`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub columns: Vec<String>,
+    /// The name of the column of ids, if there is one. `None` from [`list`] and [`describe`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id_column: Option<String>,
     /// The properties of the index. The value is `None` if the vectors have no index, or if the index cannot be used.
     pub index: Option<IndexInfo>,
     /// The properties of the hash tables. `None` if the vectors have no hash tables that can be opened.
@@ -38,6 +49,31 @@ pub struct Description {
     pub index_error: Option<String>,
 }
 
+/// The input from which a dataset of vectors was imported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ImportedFrom {
+    /// A file of vectors.
+    Vectors,
+    /// A table, whose other columns the dataset has.
+    Table,
+    /// Images, from which the vectors were computed.
+    Images,
+    /// Documents, from which the vectors were computed.
+    Documents,
+}
+
+impl std::fmt::Display for ImportedFrom {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self {
+            ImportedFrom::Vectors => "a file of vectors",
+            ImportedFrom::Table => "a table",
+            ImportedFrom::Images => "images",
+            ImportedFrom::Documents => "documents",
+        })
+    }
+}
+
 /// Serialises `info` with the number of vectors that were not removed, since `info` counts their rows, too.
 fn with_live_vectors<S: Serializer>(info: &VectorsInfo, to: S) -> std::result::Result<S::Ok, S::Error> {
     VectorsInfo { vectors: info.live(), ..info.clone() }.serialize(to)
@@ -49,13 +85,12 @@ fn with_live_vectors<S: Serializer>(info: &VectorsInfo, to: S) -> std::result::R
 /// - Returns the errors of [`Vectors::open`].
 /// - Returns [`Error::Store`] if an I/O operation fails.
 pub fn describe(store: &Store, name: &str) -> Result<Description> {
-    Ok(described(store, name)?.0)
+    Ok(described(store, &Vectors::open(store, name)?)?.0)
 }
 
-/// Returns the description of the vectors `name`, and their index if it can be used.
-fn described(store: &Store, name: &str) -> Result<(Description, Option<SearchIndex>)> {
-    let vectors = Vectors::open(store, name)?;
-    let (index, index_error) = match SearchIndex::open(store, &vectors) {
+/// Returns the description of vectors, and their index if it can be used.
+fn described(store: &Store, vectors: &Vectors) -> Result<(Description, Option<SearchIndex>)> {
+    let (index, index_error) = match SearchIndex::open(store, vectors) {
         Ok(index) => (index, None),
         Err(error @ Error::BadDataset { .. }) => (None, Some(error.to_string())),
         Err(error) => return Err(error),
@@ -66,21 +101,45 @@ fn described(store: &Store, name: &str) -> Result<(Description, Option<SearchInd
         Some(SearchIndex::Tables(index)) => (None, Some(index.info().clone()), 0),
         None => (None, None, 0),
     };
-    let (vectors, list_sizes) = (vectors.info().clone(), None);
-    let description = Description { vectors, index: lists, lsh, layers, list_sizes, unlisted, index_error };
+    let description = Description {
+        vectors: vectors.info().clone(),
+        imported_from: None,
+        columns: Vec::new(),
+        id_column: None,
+        index: lists,
+        lsh,
+        layers,
+        list_sizes: None,
+        unlisted,
+        index_error,
+    };
     Ok((description, index))
 }
 
-/// Describes the vectors `name` as [`describe`] does, and reads the directory of the index for the sizes of its lists.
+/// Describes the vectors `name` as [`describe`] does. Also reads the names of the columns, and the directory of the
+/// index for the sizes of its lists.
 ///
 /// # Errors
 /// - Returns the errors of [`describe`].
-/// - Returns [`Error::BadDataset`] if a layer of the index is damaged.
-/// - Returns [`Error::Store`] if stored bytes of a directory are damaged, or if the budget has too little free memory.
+/// - Returns [`Error::BadDataset`] if a layer of the index, or the description of images or documents, is damaged.
+/// - Returns [`Error::Table`] if the table with the columns is damaged.
+/// - Returns [`Error::Store`] if stored bytes are damaged, or if the budget has too little free memory.
 pub fn describe_lists(store: &Store, job: &Job, name: &str) -> Result<Description> {
-    let (described, index) = described(store, name)?;
-    let Some(SearchIndex::Lists(index)) = index else { return Ok(described) };
-    Ok(Description { list_sizes: Some(list_sizes(job, &index)?), ..described })
+    let vectors = Vectors::open(store, name)?;
+    let (described, index) = described(store, &vectors)?;
+    let list_sizes = match index {
+        Some(SearchIndex::Lists(index)) => Some(list_sizes(job, &index)?),
+        _ => None,
+    };
+    let imported_from = match vectors.content(job)? {
+        Some(Content::Images) => ImportedFrom::Images,
+        Some(Content::Documents(_)) => ImportedFrom::Documents,
+        None if vectors.columns.is_some() => ImportedFrom::Table,
+        None => ImportedFrom::Vectors,
+    };
+    let id_column = id_column(job, &vectors)?;
+    let columns = if vectors.columns.is_some() { column_names(job, &vectors)? } else { Vec::new() };
+    Ok(Description { imported_from: Some(imported_from), columns, id_column, list_sizes, ..described })
 }
 
 /// Describes all datasets of vectors in a store, in the order of their names.
@@ -110,7 +169,7 @@ pub fn remove(store: &Store, name: &str) -> Result<()> {
     check_kind(&store.dataset(name)?, &[KIND])?;
     // The index is removed first, since vectors can be used without an index but not the reverse.
     match remove_index(store, name) {
-        Ok(()) | Err(Error::NoIndex { .. } | Error::BadDataset { .. }) => {}
+        Ok(()) | Err(Error::NoIndexToRemove { .. } | Error::BadDataset { .. }) => {}
         Err(error) => return Err(error),
     }
     Ok(store.remove(name)?)
@@ -119,7 +178,7 @@ pub fn remove(store: &Store, name: &str) -> Result<()> {
 /// Removes the index of vectors, even if the index is damaged or the vectors no longer exist.
 ///
 /// # Errors
-/// - Returns [`Error::NoIndex`] if the vectors have no index.
+/// - Returns [`Error::NoIndexToRemove`] if the vectors have no index.
 /// - Returns [`inshore_store::Error::NotFound`] if there are neither vectors nor an index.
 /// - Returns [`Error::BadDataset`] if the dataset with the name of the index is of another kind.
 /// - Returns [`Error::Store`] if an I/O operation fails.
@@ -131,7 +190,7 @@ pub fn remove_index(store: &Store, name: &str) -> Result<()> {
         }
         None => {
             check_kind(&store.dataset(name)?, &[KIND])?;
-            Err(Error::NoIndex { name: name.to_string() })
+            Err(Error::NoIndexToRemove { name: name.to_string() })
         }
     };
     // Layers are useless without an index, so they are removed, too.
@@ -156,6 +215,13 @@ impl std::fmt::Display for Description {
         writeln!(out, "  dimensions       {dimensions}")?;
         writeln!(out, "  element type     {element}")?;
         writeln!(out, "  on flash         {}", format_bytes(*bytes))?;
+        if let Some(imported_from) = self.imported_from {
+            writeln!(out, "  imported from    {imported_from}")?;
+        }
+        if !self.columns.is_empty() {
+            let ids = self.id_column.as_ref().map_or(String::new(), |id| format!("; {id} has the ids"));
+            writeln!(out, "  columns          {}{ids}", self.columns.join(", "))?;
+        }
         if let Some(tables) = &self.lsh {
             write_tables(tables, out)?;
             return match self.unlisted {
@@ -186,7 +252,9 @@ impl Description {
         writeln!(out, "    metric         {}", metric.name())?;
         writeln!(
             out,
-            "    lists          {lists} in {groups} groups, {list_vectors_max} vectors in the largest"
+            "    lists          {lists} in {}, {} in the largest",
+            counted(*groups, "group"),
+            counted(*list_vectors_max, "vector")
         )?;
         if let Some(sizes) = &self.list_sizes {
             self.write_sizes(sizes, out)?;
@@ -203,9 +271,9 @@ impl Description {
             write_points("lists probed", &copies.recall, out)?;
         }
         if let Some(codes) = &index.codes {
-            let bits = if codes.bits == 1 { "bit" } else { "bits" };
             let size = format_bytes(codes.bytes);
-            writeln!(out, "\n    codes          {} {bits} for each dimension, {size}", codes.bits)?;
+            let bits = counted(codes.bits.into(), "bit");
+            writeln!(out, "\n    codes          {bits} for each dimension, {size}")?;
             write_points("lists probed", &codes.recall, out)?;
         }
         Ok(())
@@ -232,7 +300,11 @@ impl std::fmt::Display for SpreadIndexInfo {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let SpreadIndexInfo { metric, lists, groups, sample, recall, .. } = self;
         writeln!(out, "    metric         {}", metric.name())?;
-        writeln!(out, "    lists          {lists} in {groups} groups, trained on {sample} vectors")?;
+        writeln!(
+            out,
+            "    lists          {lists} in {}, trained on {sample} vectors",
+            counted(*groups, "group")
+        )?;
         write_measured(recall, out)?;
         write_points("lists probed", recall, out)
     }

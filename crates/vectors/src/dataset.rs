@@ -23,6 +23,7 @@ use crate::{
     Error, Result,
     element::{DIMENSIONS_MAX, Element},
     id_run::{ID_MAX, IdRun},
+    text::counted,
 };
 
 /// The dataset kind of vectors.
@@ -211,8 +212,8 @@ impl std::fmt::Display for VectorsInfo {
     /// Writes a summary of one line.
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let VectorsInfo { name, dimensions, element, bytes, .. } = self;
-        let vectors = self.live();
-        write!(out, "{name}: {vectors} vectors of {dimensions} {element}, {}", format_bytes(*bytes))
+        let vectors = counted(self.live(), "vector");
+        write!(out, "{name}: {vectors} of {dimensions} {element}, {}", format_bytes(*bytes))
     }
 }
 

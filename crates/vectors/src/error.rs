@@ -48,6 +48,12 @@ pub enum Error {
         /// The name of the vectors.
         name: String,
     },
+    /// The vectors have no index that could be removed.
+    #[error("{name} has no index to remove")]
+    NoIndexToRemove {
+        /// The name of the vectors.
+        name: String,
+    },
     /// The value of an option is out of range.
     #[error("{option} is {found}: expected {expected}")]
     BadOption {

@@ -37,7 +37,6 @@ const ENDINGS: [(&str, Layout, FileElement); 8] = [
     ("hbin", Layout::Counted, FileElement::F16),
     ("b1bin", Layout::Counted, FileElement::Bits),
 ];
-const EXPECTED_ENDING: &str = ".fvecs, .bvecs, .ivecs, .fbin, .u8bin, .i8bin, .hbin, .b1bin or .npy";
 /// Vectors of a streamed file are read and checked in steps of about this number of bytes. The next constant is the
 /// number for queries. A step has at least one vector.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -70,6 +69,9 @@ pub struct VectorFile {
 }
 
 impl VectorFile {
+    /// The extensions of files of vectors, for messages.
+    pub const EXTENSIONS: &str = ".fvecs, .bvecs, .ivecs, .fbin, .u8bin, .i8bin, .hbin, .b1bin or .npy";
+
     /// Returns true if the extension of a file name is that of a file of vectors.
     pub fn is_named(path: &Path) -> bool {
         let ending = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
@@ -86,7 +88,7 @@ impl VectorFile {
         let ending = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
         let known = ENDINGS.iter().find(|(name, ..)| *name == ending);
         if known.is_none() && ending != "npy" {
-            return Err(bad(path, "the ending of the name", format!(".{ending}"), EXPECTED_ENDING));
+            return Err(bad(path, "the ending of the name", format!(".{ending}"), VectorFile::EXTENSIONS));
         }
         let io = |error| inshore_store::Error::io("read", path, error);
         let mut file = File::open(path).map_err(|error| inshore_store::Error::io("open", path, error))?;

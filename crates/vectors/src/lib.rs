@@ -71,6 +71,7 @@
 //! ```
 #![warn(missing_docs)]
 
+mod byte_stream;
 mod catalog;
 mod changes;
 mod columns;
@@ -104,10 +105,11 @@ mod searcher;
 mod shards;
 mod slots;
 mod subblock;
+mod text;
 mod tiles;
 mod topk;
 
-pub use catalog::{Description, describe, describe_lists, list, remove, remove_index};
+pub use catalog::{Description, ImportedFrom, describe, describe_lists, list, remove, remove_index};
 pub use changes::{
     Changed, Compacted, IdList, OpenContent, ValueList, add_content, add_table, add_vectors, compact_vectors,
     remove_values, remove_vectors, upsert_table, upsert_vectors,
@@ -138,7 +140,7 @@ pub use index_kinds::{FoundInIndex, SearchIndex};
 pub use layout::{LayoutKind, VectorLayout};
 pub use lsh::{
     BITS_OF_CODE_MAX, BUCKETS_MAX, Family, Lsh, LshBuilt, LshIndex, LshInfo, LshPlan, LshSearched,
-    PROBES_MAX, TABLES_MAX, build_lsh, plan_lsh,
+    ManyCandidates, PROBES_MAX, TABLES_MAX, build_lsh, plan_lsh,
 };
 pub use metric::Metric;
 pub use names::index_name;

@@ -89,6 +89,8 @@ pub struct Searcher {
     facts: OnceLock<DatasetFacts>,
     lists: LoadedLists,
     slots: Slots<Slot>,
+    /// The number of slots that the user asked for.
+    calls: Option<usize>,
     is_in_memory: bool,
 }
 
@@ -144,6 +146,7 @@ impl Searcher {
             facts: OnceLock::new(),
             lists: LoadedLists::default(),
             slots: Slots::new(vec![slot]),
+            calls: None,
             is_in_memory: false,
         }
     }
@@ -174,15 +177,14 @@ impl Searcher {
     /// Divides the free memory into slots. `calls` is the number of slots, or `None` for the default number.
     fn make_slots(&mut self, calls: Option<usize>) -> Result<()> {
         let budget = self.job.budget();
-        let wanted =
-            calls.unwrap_or_else(|| budget.threads().min((budget.free_bytes() / SLOT_BYTES) as usize));
-        let count = wanted.clamp(1, SLOTS_MAX);
+        let count = slots_of(calls, budget.threads(), budget.free_bytes());
         let bytes = budget.free_bytes() / count as u64;
         let slots = (0..count).map(|_| {
             let part = budget.part(bytes, budget.threads(), "a call of a searcher")?;
             Ok(Slot { job: self.job.within(part), kept: Kept::Nothing })
         });
         self.slots = Slots::new(slots.collect::<Result<_>>()?);
+        self.calls = calls;
         Ok(())
     }
 
@@ -240,15 +242,17 @@ impl Searcher {
 
     /// Converts an error of a call. If a slot has too little memory, the converted error states the sizes of the whole
     /// budget, since users set this budget and not the size of a slot.
-    fn error_of(&self, error: Error) -> Error {
+    fn error_of(&self, error: inshore_store::Error) -> inshore_store::Error {
         match error {
-            Error::Store(inshore_store::Error::BudgetTooSmall { what, given, smallest })
-                if self.slots.count() > 1 || given != self.job.budget().memory_bytes() =>
+            inshore_store::Error::BudgetTooSmall { what, given: slot_bytes, smallest }
+                if self.slots.count() > 1 || slot_bytes != self.job.budget().memory_bytes() =>
             {
-                let missing = smallest.saturating_sub(given).saturating_mul(self.slots.count() as u64);
-                let given = self.job.budget().memory_bytes();
-                let smallest = given.saturating_add(missing);
-                inshore_store::Error::BudgetTooSmall { what, given, smallest }.into()
+                let budget = self.job.budget();
+                let given = budget.memory_bytes();
+                let others = given.saturating_sub(slot_bytes.saturating_mul(self.slots.count() as u64));
+                let slots = |free| slots_of(self.calls, budget.threads(), free);
+                let smallest = enough_for_slots((given, others), smallest, slots);
+                inshore_store::Error::BudgetTooSmall { what, given, smallest }
             }
             error => error,
         }
@@ -280,6 +284,12 @@ impl Call<'_> {
     /// much memory.
     pub fn free_kept(&mut self) {
         self.kept = Kept::Nothing;
+    }
+
+    /// Converts an error of work within [`Call::job`]. If the share of the call has too little memory, the converted
+    /// error states the sizes of the whole budget of the searcher. Searches convert their errors themselves.
+    pub fn whole_budget(&self, error: inshore_store::Error) -> inshore_store::Error {
+        self.searcher.error_of(error)
     }
 
     /// Finds the nearest vectors of each query. The answer is the same as that of [`search()`].
@@ -336,7 +346,10 @@ impl Call<'_> {
 
     fn find<R>(&mut self, find: &mut dyn FnMut(&mut Means<'_>) -> Result<R>) -> Result<R> {
         let Call { job, threads, kept, .. } = self;
-        find(&mut Means { job, threads: *threads, kept }).map_err(|error| self.searcher.error_of(error))
+        find(&mut Means { job, threads: *threads, kept }).map_err(|error| match error {
+            Error::Store(error) => self.searcher.error_of(error).into(),
+            error => error,
+        })
     }
 }
 
@@ -347,6 +360,29 @@ impl Drop for Call<'_> {
         let job = self.job.with_cancel(self.searcher.job.cancel().clone());
         self.searcher.slots.give(Slot { job, kept: std::mem::take(&mut self.kept) });
     }
+}
+
+/// Returns the number of slots. `calls` is the number that the user asked for, or `None` for the default number.
+fn slots_of(calls: Option<usize>, threads: usize, free_bytes: u64) -> usize {
+    calls.unwrap_or_else(|| threads.min((free_bytes / SLOT_BYTES) as usize)).clamp(1, SLOTS_MAX)
+}
+
+/// Returns a size of the whole budget with which each slot has at least `slot_bytes` bytes. The size is larger than
+/// `given` and a multiple of 1 MiB. `others` is the part of the budget `given` that slots do not have. `slots` returns
+/// the number of slots that share so many bytes.
+fn enough_for_slots((given, others): (u64, u64), slot_bytes: u64, slots: impl Fn(u64) -> usize) -> u64 {
+    let budget_of = |count: u64| {
+        // The caller of a searcher may keep up to a sixteenth of the budget.
+        let grown = slot_bytes.saturating_mul(count).saturating_add(others).saturating_sub(given);
+        given.saturating_add(grown).saturating_add(grown / 15).div_ceil(1 << 20).saturating_mul(1 << 20)
+    };
+    let is_enough = |budget: &u64| {
+        let free = budget.saturating_sub(others).saturating_sub(budget.saturating_sub(given) / 16);
+        *budget > given && free / slots(free) as u64 >= slot_bytes
+    };
+    // A larger budget may have more slots by default. With the largest number of slots, more memory is always enough.
+    let most = SLOTS_MAX as u64;
+    (1..most).map(budget_of).find(is_enough).unwrap_or_else(|| budget_of(most))
 }
 
 /// Returns a file in memory that contains one query of zeros.
@@ -425,5 +461,35 @@ pub fn search_index<'a>(
     match index.search(job, vectors, queries, (search, approximate), each)? {
         FoundInIndex::Lists(found) => Ok(found),
         FoundInIndex::Tables(_) => unreachable!("the index has lists"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_that_is_enough_is_enough_for_the_slots_of_that_size() {
+        const MIB: u64 = 1 << 20;
+        // The cases state the number of calls, the threads, the given budget in MiB, the needed bytes of a slot, and the
+        // budget that is enough in MiB.
+        let cases = [
+            (None, 2, 24, 24 * MIB, 25),
+            // With 33 MiB, two calls have 16 MiB each.
+            (None, 2, 33, 24 * MIB, 50),
+            // With 50 MiB, three threads would have three calls.
+            (None, 3, 33, 24 * MIB, 75),
+            (None, 1, 20, 24 * MIB, 25),
+            (Some(4), 2, 40, 24 * MIB, 100),
+            (None, 64, 33, 100 * MIB, 6_825),
+        ];
+        for (calls, threads, given, slot_bytes, expected) in cases {
+            let (given, others) = (given * MIB, 100 << 10);
+            let slots = |free| slots_of(calls, threads, free);
+            let enough = enough_for_slots((given, others), slot_bytes, slots);
+            assert_eq!(enough, expected * MIB, "{calls:?} {threads} {given}");
+            let free = enough - others - (enough - given) / 16;
+            assert!(free / slots(free) as u64 >= slot_bytes);
+        }
     }
 }

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from inshore import _native
 from inshore.errors import InputError
+from inshore.verbs.checks import check_elements, check_metric, column_list
 from inshore.verbs.target import whole
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Self
 
-    from inshore.verbs.vectors import Metric
+    from inshore.verbs.checks import Metric
 
     Queries = npt.NDArray[np.generic] | pa.Array[Any] | pa.ChunkedArray[Any] | Sequence[Any]
 
@@ -37,7 +38,8 @@ class Neighbours:
         than k neighbours has fewer than k rows.
     facts : dict
         The statistics of the search. They contain ``plan`` and ``measured``, and for an approximate answer
-        also ``probes`` and ``recall_estimate``.
+        also ``probes``, ``recall_estimate`` and ``recall_k``, the k of that recall. If hash tables did not
+        pay, ``exact_because`` has the estimates for which the answer is exact.
 
     Examples
     --------
@@ -327,9 +329,10 @@ class VectorSearcher:
         >>> searcher.close()
         >>> store.remove_vectors("places")
         """
+        check_metric(metric)
         data, count = _npy(queries)
         request: dict[str, Any] = {"dataset": self._info["name"], "k": whole("k", k), "radius": radius}
-        request |= {"metric": metric or self.metric, "where": where, "select": list(select)}
+        request |= {"metric": metric or self.metric, "where": where, "select": column_list("select", select)}
         request["probes"] = None if exact else probes
         request["recall"] = None if exact or probes is not None else recall
         columns, rows, facts = self._native.search(json.dumps(request), data)
@@ -400,7 +403,11 @@ def _npy(queries: Queries) -> tuple[bytes, int]:
     elif isinstance(queries, (pa.Array, pa.ChunkedArray)):
         array = _of_lists(queries)
     else:
-        array = np.asarray(queries, np.float32)
+        try:
+            array = np.asarray(queries, np.float32)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"queries: found a {type(queries).__name__}: {error}") from error
+    check_elements("queries", array.dtype)
     text = f"{{'descr': '{array.dtype.str}', 'fortran_order': False, 'shape': {array.shape}, }}\n".encode()
     count = len(array) if array.ndim > 1 else 1
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + array.tobytes(), count

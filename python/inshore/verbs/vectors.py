@@ -12,13 +12,11 @@ from inshore import _native
 from inshore.errors import InputError, SkippedWarning
 from inshore.results import Result, StrPath
 from inshore.sources import ArrayOnFile, ArrowStream
+from inshore.verbs.checks import Metric, check_metric, check_vectors, column_list
 from inshore.verbs.searcher import VectorSearcher
 from inshore.verbs.target import Target, whole
 
 _CALLS_MAX = 64
-
-Metric = Literal["l2", "ip", "cosine", "hamming", "jaccard"]
-"""The metric of a search: how the distance between two vectors is computed."""
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -79,8 +77,10 @@ class DescribedVectors(Target):
             freed. ``index`` is None, or a dict with the result of `index_vectors` without the plan. If the
             index has lists, ``list_sizes`` has the ``planned`` number of vectors of a list, the number in
             the ``largest`` list, and how many are ``oversized``, with more than twice the plan. If an
-            index cannot be used, ``index_error`` has the reason. Vectors on nodes have no ``list_sizes``,
-            but ``pieces``, ``copies`` and ``stored_on``, the nodes that hold shards.
+            index cannot be used, ``index_error`` has the reason. ``imported_from`` is ``"vectors"``,
+            ``"table"``, ``"images"`` or ``"documents"``; vectors of a table have ``columns``, their names,
+            and ``id_column``, if a column has the ids. Vectors on nodes have none of these and no
+            ``list_sizes``, but ``pieces``, ``copies`` and ``stored_on``, the nodes that hold shards.
 
         Raises
         ------
@@ -271,6 +271,7 @@ class SpreadVectors(DescribedVectors):
         >>> index["vectors"], found["id"].to_pylist()[0]
         (2000, 0)
         """
+        check_metric(metric)
         fields = {"dataset": name, "metric": metric, "lists": lists, "seed": seed}
         with _native.Job.plain(memory, threads) as job:
             return self._run(job, "nearest index", fields, [], title=f"index of {name!r}")
@@ -404,8 +405,11 @@ class SpreadVectors(DescribedVectors):
         >>> found["id"].to_pylist()
         [0]
         """
+        check_metric(metric)
+        check_vectors("queries", queries)
         fields: dict[str, Any] = {"dataset": name, "k": k, "metric": metric, "radius": radius}
-        fields |= {"recall": recall, "probes": probes, "where": where, "select": list(select)}
+        fields |= {"recall": recall, "probes": probes, "where": where}
+        fields |= {"select": column_list("select", select)}
 
         def start(job: _native.Job, output: StrPath | None) -> _native.Run:
             return self._start(job, "nearest query", fields, [_file(queries, job)], output)
@@ -1004,6 +1008,7 @@ class StoredVectors(DescribedVectors):
         >>> store.remove("points.index")
         >>> store.remove("points")
         """
+        check_metric(metric)
         fields: dict[str, Any] = {"dataset": name, "metric": metric, "seed": seed, "resume": resume}
         fields |= {"lists": lists, "copies": copies, "codes": codes}
         hashed = {"tables": tables, "bits": bits, "buckets": buckets, "width": width}
@@ -1122,7 +1127,7 @@ class StoredVectors(DescribedVectors):
             reads. Hash tables have no strategies.
         where : str, optional
             An SQL expression over the columns of vectors that were imported from a table. Only vectors for
-            which the expression is true are answers. With an expression, the budget must be at least 32 MiB.
+            which the expression is true are answers. With an expression, the budget must be at least 24 MiB.
         select : iterable of str, optional
             The columns of the dataset that are added to the answer.
         lines : bool, default False
@@ -1165,9 +1170,11 @@ class StoredVectors(DescribedVectors):
         ['near', 'there']
         >>> store.remove("places")
         """
+        check_metric(metric)
+        check_vectors("queries", queries)
         fields: dict[str, Any] = {"dataset": name, "k": k, "metric": metric, "radius": radius}
         fields |= {"recall": recall, "probes": probes, "strategy": strategy, "lines": lines}
-        fields |= {"where": where, "select": list(select)}
+        fields |= {"where": where, "select": column_list("select", select)}
 
         def start(job: _native.Job, output: StrPath | None) -> _native.Run:
             return self._start(job, "nearest query", fields, _files(queries, job), output)
@@ -1289,6 +1296,7 @@ class StoredVectors(DescribedVectors):
         >>> store.remove_vectors("new")
         >>> store.remove_vectors("old")
         """
+        check_metric(metric)
         fields = {"queries": queries, "dataset": name, "k": k, "metric": metric, "radius": radius}
         fields |= {"recall": recall, "probes": probes, "strategy": strategy}
         title = f"nearest join of {queries!r} and {name!r} in {self!r}"
@@ -1340,6 +1348,7 @@ class StoredVectors(DescribedVectors):
         ([0, 1, 2], [2, 2, 0])
         >>> store.remove_vectors("points")
         """
+        check_metric(metric)
         fields = {"dataset": name, "k": k, "metric": metric, "radius": radius}
         fields |= {"recall": recall, "probes": probes, "strategy": strategy}
         return self._rows("nearest graph", fields, f"nearest graph of {name!r} in {self!r}", memory, threads)
@@ -1406,6 +1415,7 @@ class StoredVectors(DescribedVectors):
         ([1, 3], [1, 1])
         >>> store.remove_vectors("points")
         """
+        check_metric(metric)
         fields = {"dataset": name, "cosine": cosine, "radius": radius, "metric": metric, "groups": groups}
         fields |= {"recall": recall, "probes": probes}
         title = f"near-duplicates of {name!r} in {self!r}"
@@ -1434,6 +1444,7 @@ def _is_table(path: StrPath) -> bool:
 
 def _files(source: Vectors | ArrowStream | Files, job: _native.Job) -> list[StrPath]:
     """Return the paths of the inputs. An array or a table becomes one file."""
+    check_vectors("vectors", source)
     if isinstance(source, (list, tuple)):
         return list(source)
     return [_file(source, job)]  # type: ignore[arg-type]
@@ -1441,6 +1452,7 @@ def _files(source: Vectors | ArrowStream | Files, job: _native.Job) -> list[StrP
 
 def _file(source: Vectors | ArrowStream, job: _native.Job) -> StrPath:
     """Return the path of the input. An array or a table is written to a file of the job."""
+    check_vectors("vectors", source)
     if isinstance(source, ArrowStream):
         return _table_file(source, job)
     if not hasattr(source, "__array_interface__") and not isinstance(source, ArrayOnFile):

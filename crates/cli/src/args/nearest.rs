@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use inshore::vectors;
 
 use super::store::parse_piece;
@@ -377,7 +377,7 @@ pub struct NearestRecall {
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
     pub sample: u64,
     /// Number of neighbours of each query
-    #[arg(short, value_name = "K", default_value_t = vectors::Search::default().k, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short, value_name = "K", allow_negative_numbers = true, default_value_t = vectors::Search::default().k, value_parser = clap::value_parser!(u64).range(1..))]
     pub k: u64,
 }
 
@@ -421,7 +421,7 @@ pub struct NearestQuery {
     #[arg(long)]
     pub lines: bool,
     /// Largest number of neighbours of each query
-    #[arg(short, value_name = "K", default_value_t = vectors::Search::default().k, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short, value_name = "K", allow_negative_numbers = true, default_value_t = vectors::Search::default().k, value_parser = clap::value_parser!(u64).range(1..))]
     pub k: u64,
     /// Distance between vectors
     #[arg(long, value_name = "METRIC", value_enum, default_value_t = Metric::L2)]
@@ -508,12 +508,13 @@ Examples:
   inshore nearest dedup texts --cosine 0.97 --groups -o groups.parquet
   inshore nearest dedup fingerprints --metric hamming --radius 3 -o pairs.csv
   inshore nearest dedup sift --radius 120 --recall 0.95 -o pairs.parquet")]
+#[command(group = ArgGroup::new("distance").args(["cosine", "radius"]).required(true))]
 pub struct NearestDedup {
     /// Name of the vectors
     #[arg(value_name = "NAME")]
     pub dataset: String,
     /// Pairs whose cosine is at least this: short for --metric cosine --radius (1 - S)
-    #[arg(long, value_name = "S", allow_negative_numbers = true, conflicts_with_all = ["radius", "metric"], required_unless_present = "radius")]
+    #[arg(long, value_name = "S", allow_negative_numbers = true, conflicts_with = "metric")]
     pub cosine: Option<f64>,
     /// Pairs up to this distance (for ip: from this inner product on)
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
@@ -535,7 +536,7 @@ pub struct NearestDedup {
 #[derive(Args)]
 pub struct Neighbours {
     /// Neighbours of each vector, at most
-    #[arg(short, value_name = "K", default_value_t = vectors::Search::default().k, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short, value_name = "K", allow_negative_numbers = true, default_value_t = vectors::Search::default().k, value_parser = clap::value_parser!(u64).range(1..))]
     pub k: u64,
     /// Distance between vectors
     #[arg(long, value_name = "METRIC", value_enum, default_value_t = Metric::L2)]

@@ -14,7 +14,7 @@ use inshore::{
     store::format_bytes,
     vectors::{
         ApproximateSearched, Built, Changed, DedupPlan, Deduplicated, Description, Imported, ImportedContent,
-        LshSearched, MeasuredOn, RecallTable, Searched,
+        LshSearched, ManyCandidates, MeasuredOn, RecallTable, Searched,
     },
 };
 
@@ -333,8 +333,12 @@ fn lists_of(built: &Built) -> (String, Vec<(&'static str, String)>) {
 fn index_on_nodes(name: &str, index: &SpreadIndexInfo) -> (String, Vec<(&'static str, String)>) {
     let SpreadIndexInfo { lists, groups, vectors, sample, metric, recall, .. } = index;
     let sentence = format!(
-        "{name}: an index of {vectors} vectors by {}, {lists} lists in {groups} groups, trained on {sample} vectors; {}",
+        "{name}: an index of {} by {}, {} in {}, trained on {}; {}",
+        counted(*vectors, "vector"),
         metric.name(),
+        counted(*lists, "list"),
+        counted(*groups, "group"),
+        counted(*sample, "vector"),
         recall_of(recall, "list")
     );
     (sentence, vec![("recall", points(recall))])
@@ -391,8 +395,12 @@ fn query(options: GlobalOptions, arguments: &NearestQuery) -> Result<()> {
         lines: arguments.lines,
     };
     let request = Request { operation, inputs: arguments.queries.clone(), output: arguments.output.clone() };
-    let indexed = arguments.recall.map(|_| &*arguments.dataset);
-    find(options, &request, (indexed, arguments.predicate.is_some()))
+    let asked = Asked {
+        dataset: &arguments.dataset,
+        has_recall: arguments.recall.is_some(),
+        has_predicate: arguments.predicate.is_some(),
+    };
+    find(options, &request, asked)
 }
 
 fn join(options: GlobalOptions, arguments: &NearestJoin) -> Result<()> {
@@ -408,7 +416,8 @@ fn join(options: GlobalOptions, arguments: &NearestJoin) -> Result<()> {
         strategy: neighbours.strategy.map(Into::into),
     };
     let request = Request { operation, inputs: Vec::new(), output: neighbours.output.clone() };
-    find(options, &request, (neighbours.index.recall.map(|_| &**dataset), false))
+    let has_recall = neighbours.index.recall.is_some();
+    find(options, &request, Asked { dataset, has_recall, has_predicate: false })
 }
 
 fn graph(options: GlobalOptions, arguments: &NearestGraph) -> Result<()> {
@@ -423,16 +432,28 @@ fn graph(options: GlobalOptions, arguments: &NearestGraph) -> Result<()> {
         strategy: neighbours.strategy.map(Into::into),
     };
     let request = Request { operation, inputs: Vec::new(), output: neighbours.output.clone() };
-    find(options, &request, (neighbours.index.recall.map(|_| &**dataset), false))
+    let has_recall = neighbours.index.recall.is_some();
+    find(options, &request, Asked { dataset, has_recall, has_predicate: false })
 }
 
-/// Runs an operation that finds neighbours, and prints or writes them. `indexed` is the dataset whose index is asked
-/// for; a predicate may select some vectors.
+/// The options of a search for neighbours that its messages depend on.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    /// The dataset in which neighbours are found.
+    dataset: &'a str,
+    /// True if the user asks for a recall, and thus for an index.
+    has_recall: bool,
+    /// True if a predicate selects the vectors that may be answers.
+    has_predicate: bool,
+}
+
+/// Runs an operation that finds neighbours, and prints or writes them.
 fn find<O: Operation<Answer = Found>>(
     options: GlobalOptions,
     request: &Request<O>,
-    (indexed, has_predicate): (Option<&str>, bool),
+    asked: Asked<'_>,
 ) -> Result<()> {
+    let Asked { has_predicate, has_recall, dataset } = asked;
     if let Some(output) = &request.output {
         check_stdout_is_free(&options, output)?;
     }
@@ -455,11 +476,14 @@ fn find<O: Operation<Answer = Found>>(
             Found::OnNodes(found) => on_nodes(found),
         };
         let notice = match &done.answer {
-            Found::Exact(found) => indexed.map(|name| why_exact(name, found)),
-            Found::Approximate(_) | Found::Hashed(_) => None,
+            Found::Exact(found) => has_recall.then(|| why_exact(dataset, found)),
+            Found::Approximate(_) => None,
+            Found::Hashed(found) => {
+                found.exact_because.as_ref().map(|reason| without_tables(dataset, reason))
+            }
             #[cfg(feature = "nodes")]
             Found::OnNodes(found) => {
-                indexed.filter(|_| found.approximate.is_none()).map(|name| why_exact_on_nodes(name, found))
+                (has_recall && found.approximate.is_none()).then(|| why_exact_on_nodes(dataset, found))
             }
         };
         let sentence = sentence + &place;
@@ -513,7 +537,8 @@ fn duplicates(found: &Deduplicated) -> String {
         (_, Some([probes, lists])) => format!(", approximate ({probes} of {lists} lists each)"),
         _ => String::new(),
     };
-    format!("{what} of near-duplicates among {vectors} vectors of {dimensions} {element}{how}")
+    let vectors = counted(vectors, "vector");
+    format!("{what} of near-duplicates among {vectors} of {dimensions} {element}{how}")
 }
 
 /// Tells why a search with `--recall` was exact.
@@ -527,6 +552,16 @@ fn why_exact(name: &str, found: &Searched) -> String {
 /// Tells that vectors have no index, and how to make one.
 fn without_index(name: &str) -> String {
     format!("{name} has no index, so the answer is exact: `inshore nearest index {name}` builds one")
+}
+
+/// Tells why a search did not use hash tables. If many vectors were added after the build of the tables, the message
+/// states the command that adds them to the tables.
+fn without_tables(name: &str, reason: &ManyCandidates) -> String {
+    let advice = match 2 * reason.unlisted > reason.candidates {
+        true => format!(": `inshore nearest compact {name}` adds the new vectors to the hash tables"),
+        false => String::new(),
+    };
+    format!("{reason}, so the answer is exact{advice}")
 }
 
 /// Tells why a search on nodes with `--recall` was exact. If the vectors have no index, the message states the command
@@ -553,9 +588,9 @@ fn exact(found: &Searched, has_predicate: bool) -> (String, Vec<(&'static str, S
         passes => format!(", in {passes} passes (more --memory needs fewer)"),
     };
     let Searched { rows, vectors, dimensions, element, .. } = *found;
-    let selected = if has_predicate { "selected " } else { "" };
+    let among = counted(vectors, if has_predicate { "selected vector" } else { "vector" });
     let sentence = format!(
-        "{} of {} among {vectors} {selected}vectors of {dimensions} {element}{passes}",
+        "{} of {} among {among} of {dimensions} {element}{passes}",
         counted(rows, "neighbour"),
         queries(found.queries)
     );
@@ -569,18 +604,17 @@ fn exact(found: &Searched, has_predicate: bool) -> (String, Vec<(&'static str, S
 #[cfg(feature = "nodes")]
 fn on_nodes(found: &SearchedOnNodes) -> (String, Vec<(&'static str, String)>) {
     let SearchedOnNodes { rows, vectors, dimensions, element, by_node, approximate, .. } = found;
-    let among = found.selected.map_or(vectors.to_string(), |selected| format!("{selected} of {vectors}"));
-    let lists = approximate.map_or(String::new(), |ProbedLists { probes, lists, recall_estimate }| {
-        let recall = recall_estimate
-            .map_or("recall not measured".to_string(), |recall| format!("recall about {recall:.3}"));
-        format!(", {recall} ({probes} of {lists} lists each)")
-    });
+    let among = among(*vectors, found.selected);
+    let lists =
+        approximate.map_or(String::new(), |ProbedLists { probes, lists, recall_estimate, recall_k }| {
+            format!(", {} ({probes} of {lists} lists each)", expected_recall(recall_estimate, recall_k))
+        });
     let passes = match found.passes {
         1 => String::new(),
         passes => format!(", in {passes} passes"),
     };
     let sentence = format!(
-        "{} of {} among {among} vectors of {dimensions} {element} on {}{lists}{passes}",
+        "{} of {} among {among} of {dimensions} {element} on {}{lists}{passes}",
         counted(*rows, "neighbour"),
         queries(found.queries),
         counted(by_node.len() as u64, "node")
@@ -604,16 +638,10 @@ fn on_nodes(found: &SearchedOnNodes) -> (String, Vec<(&'static str, String)>) {
 /// Describes an approximate search: a sentence, and facts for `--explain`.
 fn approximate(found: &ApproximateSearched, has_predicate: bool) -> (String, Vec<(&'static str, String)>) {
     let ApproximateSearched { rows, vectors, dimensions, element, probes, lists, .. } = *found;
-    let among = match found.selected.filter(|_| has_predicate) {
-        Some(selected) => format!("{selected} of {vectors}"),
-        None => vectors.to_string(),
-    };
-    let recall = match found.recall_estimate {
-        Some(recall) => format!("recall about {recall:.3}"),
-        None => "recall not measured".to_string(),
-    };
+    let among = among(vectors, found.selected.filter(|_| has_predicate));
+    let recall = expected_recall(found.recall_estimate, found.recall_k);
     let sentence = format!(
-        "{} of {} among {among} vectors of {dimensions} {element}, {recall} ({probes} of {lists} lists each, {})",
+        "{} of {} among {among} of {dimensions} {element}, {recall} ({probes} of {lists} lists each, {})",
         counted(rows, "neighbour"),
         queries(found.queries),
         found.plan.strategy,
@@ -636,16 +664,14 @@ fn approximate(found: &ApproximateSearched, has_predicate: bool) -> (String, Vec
 /// Describes a search in hash tables: a sentence, and facts for `--explain`.
 fn hashed(found: &LshSearched, has_predicate: bool) -> (String, Vec<(&'static str, String)>) {
     let LshSearched { rows, vectors, dimensions, element, probes, buckets, .. } = *found;
-    let among = match found.selected.filter(|_| has_predicate) {
-        Some(selected) => format!("{selected} of {vectors}"),
-        None => vectors.to_string(),
-    };
-    let recall = match found.recall_estimate {
-        Some(recall) => format!("recall about {recall:.3}"),
-        None => "recall not measured".to_string(),
+    let among = among(vectors, found.selected.filter(|_| has_predicate));
+    let recall = expected_recall(found.recall_estimate, found.recall_k);
+    let how = match found.exact_because {
+        Some(_) => "exact".to_string(),
+        None => format!("{recall} ({probes} of {buckets} buckets each)"),
     };
     let sentence = format!(
-        "{} of {} among {among} vectors of {dimensions} {element}, {recall} ({probes} of {buckets} buckets each)",
+        "{} of {} among {among} of {dimensions} {element}, {how}",
         counted(rows, "neighbour"),
         queries(found.queries),
     );
@@ -657,6 +683,20 @@ fn hashed(found: &LshSearched, has_predicate: bool) -> (String, Vec<(&'static st
         how.push(("exhaustive", format!("{} {what}", queries(found.exhaustive))));
     }
     (sentence, how)
+}
+
+/// Describes the vectors that may be neighbours: all vectors of a dataset, or those that a predicate selects.
+fn among(vectors: u64, selected: Option<u64>) -> String {
+    let all = counted(vectors, "vector");
+    selected.map_or(all.clone(), |selected| format!("{selected} of {all}"))
+}
+
+/// Describes the expected recall. The table of recall was measured for `k` neighbours of each query.
+fn expected_recall(estimate: Option<f32>, k: u32) -> String {
+    match estimate {
+        Some(recall) => format!("recall at {k} about {recall:.3}"),
+        None => "recall not measured".to_string(),
+    }
 }
 
 /// Formats a number of queries with its noun.

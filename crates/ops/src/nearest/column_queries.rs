@@ -1,14 +1,6 @@
 //! Queries over the columns of vectors on nodes: they select vectors by a predicate, and read values for answers.
 
-use std::{
-    cmp::Reverse,
-    collections::HashMap,
-    iter::once,
-    path::PathBuf,
-    sync::Arc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{cmp::Reverse, collections::HashMap, iter::once, path::PathBuf, sync::Arc};
 
 use arrow_array::{ArrayRef, RecordBatch, UInt64Array, cast::AsArray, types::UInt64Type};
 use arrow_cast::cast;
@@ -35,9 +27,6 @@ const PENDING_ROWS: usize = 4 << 10;
 /// The largest number of ranges of row numbers in a query. Nodes skip row groups outside of the ranges. They would
 /// not skip row groups by the list of all numbers, since statistics are compared with short lists only.
 const RANGES_MAX: usize = 16;
-/// The longest wait for the memory of a query that was dropped. The wait ends in milliseconds unless a machine is very
-/// busy.
-const FREED: Duration = Duration::from_secs(5);
 /// The position of the column of row numbers in the rows of a search.
 const NUMBERS: usize = 2;
 /// The smallest and the largest memory, in bytes, for the values of columns. Between these limits, the memory is
@@ -93,19 +82,7 @@ pub(crate) fn select_on_nodes(vectors: &VectorsOnNodes, job: &Job, predicate: &s
         return Err(VectorError::BadOption { option: "where", found, expected }.into());
     }
     let table = ColumnsTable::find(vectors)?;
-    let before = job.budget().reserved_bytes();
-    let selected = select_rows(job, &vectors.info, predicate, table.tables());
-    wait_until_freed(job, before + RowSet::bytes(vectors.info.vectors));
-    selected
-}
-
-/// Waits until at most `reserved_bytes` bytes of the budget are reserved, but at most [`FREED`]. The threads of a query
-/// that was dropped free its memory when they notice the drop, and the next request to nodes may need this memory.
-fn wait_until_freed(job: &Job, reserved_bytes: u64) {
-    let until = Instant::now() + FREED;
-    while job.budget().reserved_bytes() > reserved_bytes && Instant::now() < until {
-        thread::sleep(Duration::from_millis(1));
-    }
+    select_rows(job, &vectors.info, predicate, table.tables())
 }
 
 /// Adds columns of the vectors to the rows of an answer. If the vectors have a column of ids, the values of this
@@ -240,10 +217,7 @@ impl ColumnsOfAnswer {
         let mut distinct = numbers.values().to_vec();
         distinct.sort_unstable();
         distinct.dedup();
-        let before = self.job.budget().reserved_bytes();
-        let found = self.query(&distinct);
-        wait_until_freed(&self.job, before);
-        let Some(found) = found? else { return Ok(None) };
+        let Some(found) = self.query(&distinct)? else { return Ok(None) };
         let rows = found.column(0).as_primitive::<UInt64Type>();
         let places: HashMap<u64, u64> = rows.values().iter().copied().zip(0..).collect();
         let place = |number: &u64| places.get(number).copied();
@@ -276,10 +250,15 @@ impl ColumnsOfAnswer {
         let (mut found, mut bytes) = (Vec::new(), 0);
         while let Some(batch) = query.next_batch()? {
             bytes += batch.get_array_memory_size() as u64;
-            if bytes > self.limit() {
-                return Ok(None);
-            }
             found.push(batch);
+            // Later rows are received without being kept. The query has freed its memory at its end, and the next
+            // query may need this memory.
+            if bytes > self.limit() {
+                found.clear();
+            }
+        }
+        if bytes > self.limit() {
+            return Ok(None);
         }
         concat_batches(query.schema(), &found).map(Some).map_err(|error| self.damaged(error))
     }

@@ -140,7 +140,7 @@ pub(crate) fn remove_on_nodes(on: &OnNodes, name: &str) -> Result<usize> {
 /// Returns the number of nodes from which it was removed.
 ///
 /// # Errors
-/// - Returns [`VectorError::NoIndex`] if the vectors have no index.
+/// - Returns [`VectorError::NoIndexToRemove`] if the vectors have no index.
 /// - Returns [`NodesError::NotFound`] if there are neither vectors nor an index.
 /// - Returns [`NodesError::Unfit`] if a dataset of the index has another kind.
 /// - Returns [`NodesError::Incomplete`] if a node did not answer, as [`remove_on_nodes`] does.
@@ -152,7 +152,7 @@ pub(crate) fn remove_index_on_nodes(on: &OnNodes, name: &str) -> Result<usize> {
     }
     catalog.named(name)?;
     match catalog.lost().first() {
-        None => Err(VectorError::NoIndex { name: name.to_string() }.into()),
+        None => Err(VectorError::NoIndexToRemove { name: name.to_string() }.into()),
         Some((_, why)) => {
             let what = format!("no other node has parts of it, but {why}");
             Err(NodesError::Incomplete { name: format!("store:{}", index_name(name)), what }.into())

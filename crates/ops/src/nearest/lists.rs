@@ -188,6 +188,7 @@ pub(crate) fn search_lists_on_nodes(
         // A search among selected vectors probes more lists to reach the same recall. The table is therefore read at
         // the number of probes that a search among all vectors would have.
         recall_estimate: if probes == lists { Some(1.0) } else { index.info.recall.recall_of(among_all) },
+        recall_k: index.info.recall.k,
     });
     searched.selected = form.selection.map(|selection| selection.count);
     searched.exhaustive = form.selection.map(|_| 0);

@@ -68,6 +68,8 @@ pub struct ProbedLists {
     /// The recall that the table of recall of the index states for the number of probes. `None` if the table has no
     /// entry for so few probes.
     pub recall_estimate: Option<f32>,
+    /// The number of neighbours for which the table of recall was measured.
+    pub recall_k: u32,
 }
 
 impl SearchedOnNodes {

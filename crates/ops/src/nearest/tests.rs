@@ -575,7 +575,7 @@ fn a_hostile_request_for_lists_is_refused() {
     let plan = json!({ "seed": 0, "held_out": 0, "end": u64::MAX, "lists": 1, "rows_max": 1 });
     let of_bits = VectorLayout::new(Element::Bits, 64);
     let error = ask(super::index::SAMPLE_KIND, json!({ "layout": of_bits, "plan": plan }));
-    assert!(error.contains("expected f32, u8 or i8, of which an index can be built"), "{error}");
+    assert!(error.contains("expected f32, u8 or i8, of which lists can be built"), "{error}");
     let error = ask(super::index::WRITE_KIND, json!({ "vectors": 3 }));
     assert!(error.contains("invalid type"), "{error}");
     assert!(!approximate(&vectors, &queries, &options_of(Metric::L2, 3), Some(1)).unwrap().0.is_empty());

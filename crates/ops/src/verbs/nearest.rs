@@ -46,10 +46,23 @@ fn no_documents() -> Error {
     Error::Request { operation: "nearest import content", what }
 }
 
-/// Opens the only input, which must be a file of vectors.
-fn only_file(operation: &'static str, inputs: &[PathBuf]) -> Result<VectorFile> {
+/// Opens the only input, which must be a file of vectors. For an input with another extension, `others` tells which
+/// other inputs are possible.
+fn only_file(operation: &'static str, inputs: &[PathBuf], others: &str) -> Result<VectorFile> {
     match inputs {
-        [input] => Ok(VectorFile::open(input)?),
+        [input] if VectorFile::is_named(input) => Ok(VectorFile::open(input)?),
+        [input] => {
+            let found = input.extension().map_or("no ending".to_string(), |ending| {
+                format!(".{}", ending.to_string_lossy().to_ascii_lowercase())
+            });
+            Err(inshore_vectors::Error::BadFile {
+                file: input.display().to_string(),
+                place: "the ending of the name".to_string(),
+                found,
+                expected: format!("{}{others}", VectorFile::EXTENSIONS),
+            }
+            .into())
+        }
         _ => {
             let what = format!("inputs: found {}, expected one file of vectors", inputs.len());
             Err(Error::Request { operation, what })

@@ -122,6 +122,8 @@ fn start_fragment(
             }
             Ok(None)
         });
+        // The receiver may need the memory of the answers as soon as the rows have ended.
+        drop(remote);
         let _ = out.blocking_send(ran);
     });
     started.map_err(|error| Error::Internal(format!("cannot start a thread: {error}")))?;

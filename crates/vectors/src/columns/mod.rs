@@ -21,7 +21,7 @@ mod unique;
 mod values;
 
 use inshore_store::{FileReader, Job, NamedFile};
-use inshore_tables::Input;
+use inshore_tables::{Input, TableReader};
 
 pub use self::{
     answers::{AnswerColumns, schema_with, taken_bytes},
@@ -55,10 +55,20 @@ pub fn columns_input(job: &Job, vectors: &Vectors) -> Result<Input> {
         name: name.clone(),
         what: "columns",
         found: "none".to_string(),
-        expected: "vectors that were imported from Parquet or Arrow".to_string(),
+        expected: "vectors that were imported from Parquet or Arrow, whose columns are kept".to_string(),
     })?;
     let named = NamedFile { dataset: name.clone(), name: COLUMNS.to_string(), is_all: false, file };
     Ok(Input::of_stored(job, named))
+}
+
+/// Returns the names of the columns.
+///
+/// # Errors
+/// - Returns the errors of [`columns_input`].
+/// - Returns [`Error::Table`] if the table is damaged.
+pub(crate) fn column_names(job: &Job, vectors: &Vectors) -> Result<Vec<String>> {
+    let schema = TableReader::describe(&columns_input(job, vectors)?, &[], job.budget())?.schema;
+    Ok(schema.fields().iter().map(|field| field.name().clone()).collect())
 }
 
 /// Returns the name of the column of ids, or `None` if the dataset has no such column.

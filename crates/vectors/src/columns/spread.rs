@@ -21,7 +21,7 @@ use super::{
     import::{BATCH_ROWS, CHUNK_BYTES, Layout, Lists},
     unique,
 };
-use crate::{Error, Imported, Result, VectorLayout, element::aligned};
+use crate::{Error, Imported, Result, VectorLayout, byte_stream::ByteStream, element::aligned};
 
 /// A table that is imported into nodes.
 pub struct SpreadTable {
@@ -46,10 +46,11 @@ impl SpreadTable {
         let mut rows = TableRows::new(job, input, &columns)?;
         job.start_phase("checking vectors", "vectors", rows.reader.rows().unwrap_or(0));
         let mut checked = 0;
-        while rows.fill()? {
+        let mut bytes = std::mem::take(&mut rows.stream.pending);
+        while rows.fill(&mut bytes)? {
             job.progress().add(rows.row - checked);
             checked = rows.row;
-            rows.pending.clear();
+            bytes.clear();
         }
         let TableRows { dimensions, row: vectors, rounded, .. } = rows;
         let layout = VectorLayout::new(columns.element.stored(), dimensions);
@@ -156,13 +157,10 @@ pub struct TableRows {
     chunk_rows: usize,
     /// The lists that were read, and the number of those that were passed on.
     batch: Option<(ArrayRef, usize)>,
-    /// The bytes of some vectors, and the number of those that the stream has returned.
-    pending: Vec<u8>,
-    at: usize,
+    stream: ByteStream,
     /// The number of vectors so far.
     row: u64,
     rounded: u64,
-    error: Option<Error>,
     _memory: Reservation,
 }
 
@@ -187,22 +185,20 @@ impl TableRows {
             chunk: aligned(chunk_rows * row_bytes),
             chunk_rows,
             batch: Some((first.column(0).clone(), 0)),
-            pending: Vec::with_capacity(chunk_rows * row_bytes),
-            at: 0,
+            stream: ByteStream::new(Vec::with_capacity(chunk_rows * row_bytes)),
             row: 0,
             rounded: 0,
-            error: None,
             _memory: memory,
         })
     }
 
     /// Returns the error that ended the stream. Returns `None` if the table was read without an error.
     pub fn error(self) -> Option<Error> {
-        self.error
+        self.stream.into_error()
     }
 
-    /// Reads the bytes of the next vectors. Returns false after the last vector.
-    fn fill(&mut self) -> Result<bool> {
+    /// Appends the bytes of the next vectors to `pending`. Returns false after the last vector.
+    fn fill(&mut self, pending: &mut Vec<u8>) -> Result<bool> {
         self.job.check_cancelled()?;
         let (column, place) = loop {
             match self.batch.take() {
@@ -214,7 +210,7 @@ impl TableRows {
             }
         };
         let rows = self.chunk_rows.min(column.len() - place);
-        let TableRows { lists, pending, chunk, .. } = self;
+        let TableRows { lists, chunk, .. } = self;
         let some = column.slice(place, rows);
         let shape = (self.dimensions, self.chunk_rows);
         lists.each_chunk(self.row, &some, shape, chunk, &mut |bytes| {
@@ -230,18 +226,9 @@ impl TableRows {
 
 impl Read for TableRows {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        if self.at == self.pending.len() {
-            self.pending.clear();
-            self.at = 0;
-            if let Err(error) = self.fill() {
-                let what = error.to_string();
-                self.error = Some(error);
-                return Err(io::Error::other(what));
-            }
-        }
-        let part = out.len().min(self.pending.len() - self.at);
-        out[..part].copy_from_slice(&self.pending[self.at..self.at + part]);
-        self.at += part;
-        Ok(part)
+        let mut stream = std::mem::take(&mut self.stream);
+        let read = stream.read(out, |pending| self.fill(pending).map(drop));
+        self.stream = stream;
+        read
     }
 }

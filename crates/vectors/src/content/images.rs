@@ -197,7 +197,7 @@ impl Room {
     fn take(&self, job: &Job, path: &Path, bytes: u64) -> Result<Taken<'_>> {
         if bytes > self.total {
             let all = job.budget().free_bytes() + bytes - self.total;
-            job.budget().need(all, || format!("decoding {}", path.display()))?;
+            job.budget().need(all, || format!("decoding {} (larger images need more)", path.display()))?;
         }
         let mut free = self.free.lock().expect("no panic under this lock");
         while *free < bytes {

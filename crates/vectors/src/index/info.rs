@@ -4,14 +4,15 @@ use inshore_store::format_bytes;
 use serde::Serialize;
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
-    little_endian::{F32, U32, U64},
+    little_endian::{U32, U64},
 };
 
 use super::{
     codes::shape::{CODE_BITS, Shape},
-    table::{MeasuredOn, RecallPoint, RecallTable},
+    stored_recall::{StoredRecall, points_of, points_to_bytes},
+    table::RecallTable,
 };
-use crate::{Element, Error, Metric, Result, names::index_name};
+use crate::{Element, Error, Metric, Result, names::index_name, text::counted};
 
 pub(crate) const LISTS: &str = "lists";
 pub(crate) const FIRSTS: &str = "firsts";
@@ -28,9 +29,6 @@ const MAGIC: [u8; 8] = *b"INSHVIDX";
 const VERSION: u32 = 1;
 const VERSION_WITH_COPIES: u32 = 2;
 const VERSION_WITH_CODES: u32 = 3;
-/// The largest number of points in a table of recall.
-const POINTS_MAX: u32 = 256;
-
 /// The attributes of an index, before the points of its table of recall.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -49,11 +47,7 @@ struct Header {
     id_bytes: U32,
     seed: U64,
     sample: U64,
-    recall_k: U32,
-    recall_queries: U32,
-    measured_seconds: U64,
-    measured_on: U32,
-    points: U32,
+    recall: StoredRecall,
 }
 
 const _: () = assert!(size_of::<Header>() == 96);
@@ -81,13 +75,6 @@ struct CodesHeader {
 }
 
 const _: () = assert!(size_of::<CodesHeader>() == 16);
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Point {
-    probes: U32,
-    recall: F32,
-}
 
 /// The properties of an index.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -177,7 +164,6 @@ impl IndexInfo {
     }
 
     pub(crate) fn to_attributes(&self) -> Vec<u8> {
-        let RecallTable { k, queries, measured_seconds, measured_on, points } = &self.recall;
         let header = Header {
             magic: MAGIC,
             version: match (&self.copies, &self.codes) {
@@ -197,11 +183,7 @@ impl IndexInfo {
             id_bytes: (self.id_bytes() as u32).into(),
             seed: self.seed.into(),
             sample: self.sample.into(),
-            recall_k: (*k).into(),
-            recall_queries: (*queries).into(),
-            measured_seconds: (*measured_seconds).into(),
-            measured_on: measured_on.code().into(),
-            points: (points.len() as u32).into(),
+            recall: StoredRecall::of(&self.recall),
         };
         let mut bytes = header.as_bytes().to_vec();
         let others = match (&self.copies, &self.codes) {
@@ -226,7 +208,7 @@ impl IndexInfo {
             }
             _ => &[],
         };
-        points_to_bytes(points, &mut bytes);
+        points_to_bytes(&self.recall.points, &mut bytes);
         points_to_bytes(others, &mut bytes);
         bytes
     }
@@ -283,22 +265,12 @@ impl IndexInfo {
             }
             _ => (None, None, points),
         };
-        let count = header.points.get();
-        let split = points.len().min(count as usize * size_of::<Point>());
+        let split = points.len().min(header.recall.points_bytes());
         let (points, others) = match copies.is_some() || codes.is_some() {
             true => points.split_at(split),
             false => (points, &[][..]),
         };
-        let points = points_of(name, lists, count, points)?;
-        let code = header.measured_on.get();
-        let recall = RecallTable {
-            k: header.recall_k.get(),
-            queries: header.recall_queries.get(),
-            measured_seconds: header.measured_seconds.get(),
-            measured_on: MeasuredOn::of_code(code)
-                .ok_or_else(|| bad("source of recall", code.to_string(), "1 or 2".to_string()))?,
-            points,
-        };
+        let recall = header.recall.table(name, lists, points)?;
         let copies = match copies {
             Some(copies) => {
                 let points = points_of(name, lists, copies.points.get(), others)?;
@@ -355,48 +327,17 @@ impl std::fmt::Display for IndexInfo {
     /// Writes a summary of one line.
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let IndexInfo { name, vectors, lists, groups, metric, bytes, .. } = self;
-        let metric = metric.name();
+        let (metric, vectors, lists) = (metric.name(), counted(*vectors, "vector"), counted(*lists, "list"));
+        let groups = counted(*groups, "group");
         write!(
             out,
-            "index of {name} for {metric}: {vectors} vectors in {lists} lists of {groups} groups, {}",
+            "index of {name} for {metric}: {vectors} in {lists} of {groups}, {}",
             format_bytes(*bytes)
         )
     }
 }
 
-/// Appends the points of a table of recall.
-pub(crate) fn points_to_bytes(points: &[RecallPoint], bytes: &mut Vec<u8>) {
-    for point in points {
-        let point = Point { probes: (point.probes as u32).into(), recall: point.recall.into() };
-        bytes.extend_from_slice(point.as_bytes());
-    }
-}
-
-/// Reads the points of the table of recall of an index with `lists` lists or buckets.
-pub(crate) fn points_of(name: &str, lists: u64, count: u32, bytes: &[u8]) -> Result<Vec<RecallPoint>> {
-    let points = <[Point]>::ref_from_bytes(bytes).ok().filter(|points| {
-        count <= POINTS_MAX
-            && points.len() == count as usize
-            && points.is_sorted_by_key(|point| point.probes.get())
-    });
-    let points = points.ok_or_else(|| {
-        let expected = format!("at most {POINTS_MAX}, by rising lists");
-        bad(name, "points of recall", format!("{count} in {} bytes", bytes.len()), expected)
-    })?;
-    let points = points.iter().map(|point| {
-        let (probes, recall) = (u64::from(point.probes.get()), point.recall.get());
-        if !(1..=lists).contains(&probes) {
-            return Err(bad(name, "lists probed", probes.to_string(), format!("1 to {lists}")));
-        }
-        match (0.0..=1.0).contains(&recall) {
-            true => Ok(RecallPoint { probes, recall }),
-            false => Err(bad(name, "recall", recall.to_string(), "0 to 1".to_string())),
-        }
-    });
-    points.collect()
-}
-
-pub(super) fn bad(name: &str, what: &'static str, found: String, expected: String) -> Error {
+pub(crate) fn bad(name: &str, what: &'static str, found: String, expected: String) -> Error {
     Error::BadDataset { name: index_name(name), what, found, expected }
 }
 

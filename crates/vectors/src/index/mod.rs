@@ -53,18 +53,20 @@ mod selected;
 mod single;
 mod sizes;
 mod spread;
+mod stored_recall;
 mod table;
 mod tail;
 
 pub(crate) use self::{
     build::{RECALL_K, RewrittenIndex, extend_index, remove_unused_layers, rewrite_index},
-    info::{id_bytes, points_of, points_to_bytes},
+    info::{bad, id_bytes},
     layers::layer_names,
     loaded::LoadedLists,
     query::{load_lists, pairs_of_index, search_in_lists},
     ranges::Ranges,
     recall::{ENOUGH as RECALL_ENOUGH, commit_table, for_vectors, grid as recall_grid, pass_bytes},
     sizes::list_sizes,
+    stored_recall::{StoredRecall, points_to_bytes},
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -87,7 +89,7 @@ pub use self::{
     },
     table::{MeasuredOn, RecallPoint, RecallTable},
 };
-use crate::{Error, VectorsInfo, tiles::Tiled};
+use crate::{Element, Error, VectorsInfo, tiles::Tiled};
 
 /// Returns the error for vectors of an element type for which no index can be built.
 fn no_index_of(vectors: &VectorsInfo) -> Error {
@@ -95,7 +97,15 @@ fn no_index_of(vectors: &VectorsInfo) -> Error {
         name: vectors.name.clone(),
         what: "elements",
         found: vectors.element.to_string(),
-        expected: "f32, u8 or i8, of which an index can be built".to_string(),
+        expected: format!("f32, u8 or i8, of which lists can be built: {}", tables_instead(vectors.element)),
+    }
+}
+
+/// Advises hash tables for vectors or a metric for which inverted lists cannot be built.
+fn tables_instead(element: Element) -> &'static str {
+    match element {
+        Element::Bits => "`nearest index --lsh --metric hamming` builds hash tables in a local store",
+        _ => "`nearest index --lsh` builds hash tables in a local store",
     }
 }
 

@@ -113,6 +113,8 @@ pub struct ApproximateSearched {
     /// The recall that the index's table of recall ([`super::RecallTable`]) states for this number of probes. The value
     /// is `None` if the table has no point with so few probes.
     pub recall_estimate: Option<f32>,
+    /// The number of neighbours for which the table of recall was measured.
+    pub recall_k: u32,
     /// The time at which the table of recall was measured, in seconds since 1970.
     pub recall_measured_seconds: u64,
     /// The number of compared pairs. A pair consists of a query and a vector in a list that the query probes.
@@ -442,7 +444,7 @@ impl Probed<'_> {
                 job.budget().reserve((end - first) * query_bytes, "queries and their neighbours")?;
             let round = (lists, &spaces, &plan);
             let (ids, tops) = self.round(round, first..end, &mut rows, &mut workers, &mut counts)?;
-            answer.add_all(&ids, tops)?;
+            answer.add_all(job, &ids, tops)?;
             first = end;
         }
         answer.flush()?;
@@ -463,7 +465,8 @@ impl Probed<'_> {
                 // read at the number of probes that a search among all vectors would have.
                 false => self.table(plan.strategy).recall_of(self.probes_among_all(plan.strategy)),
             },
-            recall_measured_seconds: info.recall.measured_seconds,
+            recall_k: self.table(plan.strategy).k,
+            recall_measured_seconds: self.table(plan.strategy).measured_seconds,
             compared: counts.compared,
             measured: counts.measured,
             selected: self.search.selection.as_ref().map(|selection| selection.count()),

@@ -15,9 +15,9 @@ use zerocopy::little_endian::{F32, U32};
 use super::{
     buckets::BucketFiles,
     functions::{Family, Functions, Parameters},
-    info::{LshInfo, bad},
+    info::LshInfo,
 };
-use crate::{RecallTable, Result, Vectors, dataset::file_of, read::read_elements};
+use crate::{RecallTable, Result, Vectors, dataset::file_of, index::bad, read::read_elements};
 
 pub(crate) const LISTS: &str = "lists";
 pub(crate) const FIRSTS: &str = "firsts";

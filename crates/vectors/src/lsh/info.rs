@@ -9,9 +9,9 @@ use zerocopy::{
 
 use super::functions::{BITS_OF_CODE_MAX, BUCKETS_MAX, Family, METRICS, Shape, TABLES_MAX};
 use crate::{
-    Element, Error, MeasuredOn, Metric, RecallTable, Result,
-    index::{id_bytes, points_of, points_to_bytes},
-    names::index_name,
+    Element, Metric, RecallTable, Result,
+    index::{StoredRecall, bad, id_bytes, points_to_bytes},
+    text::counted,
 };
 
 const MAGIC: [u8; 8] = *b"INSHVLSH";
@@ -36,11 +36,7 @@ struct Header {
     seed: U64,
     width: F64,
     sample: U64,
-    recall_k: U32,
-    recall_queries: U32,
-    measured_seconds: U64,
-    measured_on: U32,
-    points: U32,
+    recall: StoredRecall,
 }
 
 const _: () = assert!(size_of::<Header>() == 112);
@@ -96,7 +92,6 @@ impl LshInfo {
     }
 
     pub(crate) fn to_attributes(&self) -> Vec<u8> {
-        let RecallTable { k, queries, measured_seconds, measured_on, points } = &self.recall;
         let header = Header {
             magic: MAGIC,
             version: VERSION.into(),
@@ -112,14 +107,10 @@ impl LshInfo {
             seed: self.seed.into(),
             width: self.width.into(),
             sample: self.sample.into(),
-            recall_k: (*k).into(),
-            recall_queries: (*queries).into(),
-            measured_seconds: (*measured_seconds).into(),
-            measured_on: measured_on.code().into(),
-            points: (points.len() as u32).into(),
+            recall: StoredRecall::of(&self.recall),
         };
         let mut bytes = header.as_bytes().to_vec();
-        points_to_bytes(points, &mut bytes);
+        points_to_bytes(&self.recall.points, &mut bytes);
         bytes
     }
 
@@ -165,16 +156,7 @@ impl LshInfo {
         if !(width > 0.0 && width.is_finite()) {
             return Err(bad("width of a cell", width.to_string(), "a positive number".to_string()));
         }
-        let code = header.measured_on.get();
-        let measured_on = MeasuredOn::of_code(code)
-            .ok_or_else(|| bad("source of recall", code.to_string(), "1 or 2".to_string()))?;
-        let recall = RecallTable {
-            k: header.recall_k.get(),
-            queries: header.recall_queries.get(),
-            measured_seconds: header.measured_seconds.get(),
-            measured_on,
-            points: points_of(name, tables * buckets, header.points.get(), points)?,
-        };
+        let recall = header.recall.table(name, tables * buckets, points)?;
         Ok(LshInfo {
             name: name.to_string(),
             dataset: header.dataset.get(),
@@ -199,11 +181,12 @@ impl LshInfo {
 impl std::fmt::Display for LshInfo {
     /// Writes the properties as one line of a message.
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let LshInfo { name, vectors, tables, bits, buckets, metric, family, bytes, .. } = self;
+        let LshInfo { name, metric, family, bytes, .. } = self;
+        let (vectors, tables) = (counted(self.vectors, "vector"), counted(self.tables, "table"));
+        let (buckets, bits) = (counted(self.buckets, "bucket"), counted(self.bits, "function"));
         write!(
             out,
-            "hash tables of {name} for {}: {vectors} vectors in {tables} tables of {buckets} buckets, {bits} functions \
-             each ({}), {}",
+            "hash tables of {name} for {}: {vectors} in {tables} of {buckets}, {bits} each ({}), {}",
             metric.name(),
             family.name(),
             format_bytes(*bytes)
@@ -221,13 +204,10 @@ fn metric_code(family: Family) -> u32 {
     }
 }
 
-pub(super) fn bad(name: &str, what: &'static str, found: String, expected: String) -> Error {
-    Error::BadDataset { name: index_name(name), what, found, expected }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::MeasuredOn;
 
     /// The format is frozen, since later versions must read the tables that this version writes.
     #[test]

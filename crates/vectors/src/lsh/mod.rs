@@ -35,6 +35,10 @@
 //! module also uses multi-probe LSH (Lv et al., VLDB 2007): a query also reads the buckets of the codes that a small
 //! change of the query would have. Codes of smaller changes come first. So few tables are enough.
 //!
+//! If most vectors are expected to be candidates of each query, a search is exact ([`choice`]): it costs less than the
+//! scattered reads of the candidates. Many probes are a reason for that, and so are many vectors that were added after
+//! the build, which are in no bucket.
+//!
 //! The buckets depend only on the vectors, the options and the seed. The answer also depends on the query, k and the
 //! number of probes. Buckets and answers do not depend on the budget and the number of threads.
 //!
@@ -46,6 +50,7 @@
 
 mod buckets;
 mod build;
+mod choice;
 mod dataset;
 mod functions;
 mod info;
@@ -62,6 +67,7 @@ pub(crate) use self::{
 };
 pub use self::{
     build::{LshBuilt, build_lsh},
+    choice::ManyCandidates,
     dataset::LshIndex,
     functions::{BITS_OF_CODE_MAX, BUCKETS_MAX, Family, TABLES_MAX},
     info::LshInfo,

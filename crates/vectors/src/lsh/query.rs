@@ -7,7 +7,7 @@
 //! A *probe* is the read of one bucket, and a *candidate* is a row whose exact distance from the query is computed.
 //! Rows that were added after the build are candidates of each query. If a query has fewer than k candidates, the query
 //! probes twice as many buckets, up to [`PROBES_MAX`]. If these buckets are not enough either, all vectors are
-//! candidates of the query.
+//! candidates of the query. If most vectors are expected to be candidates, the search is exact ([`super::choice`]).
 
 use std::{cell::Cell, ops::Range};
 
@@ -17,6 +17,7 @@ use serde::Serialize;
 
 use super::{
     buckets::Buckets,
+    choice::{ManyCandidates, SearchEstimates},
     dataset::LshIndex,
     functions::{Functions, Values},
     probes::Probes,
@@ -24,11 +25,10 @@ use super::{
 use crate::{
     Approximate, Element, Error, Plan, Result, RowSet, Search, Source, Vectors, VectorsInfo,
     index::probes_among,
-    search::{Candidates, DatasetFacts, Means, check_dimensions, search_among},
+    search::{Candidates, DatasetFacts, Means, check_dimensions, search_among, search_with},
 };
 
-/// The largest number of buckets that a query probes. If a search asks for more probes, each query is compared with all
-/// vectors.
+/// The largest number of buckets that a query probes. If a search asks for more probes, the answer is exact.
 pub const PROBES_MAX: u64 = 4096;
 /// The largest number of buckets that one call of [`Buckets::each`] reads.
 pub(super) const AT_ONCE: usize = 64;
@@ -53,6 +53,8 @@ pub struct LshSearched {
     /// The recall that the table of recall of the index states for the number of probes. `None` if the table has no
     /// entry for so few probes.
     pub recall_estimate: Option<f32>,
+    /// The number of neighbours for which the table of recall was measured.
+    pub recall_k: u32,
     /// The time when the table of recall was measured, in seconds since 1970.
     pub recall_measured_seconds: u64,
     /// The number of pairs of a query and a candidate.
@@ -63,7 +65,10 @@ pub struct LshSearched {
     pub selected: Option<u64>,
     /// The number of queries that were compared with all vectors because their buckets contained fewer than k vectors.
     pub exhaustive: u64,
-    /// The plan of the search among candidates.
+    /// The reason why the answer is exact. `None` if the answer is that of the hash tables.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exact_because: Option<ManyCandidates>,
+    /// The plan of the search among candidates, or of the exact search.
     pub plan: Plan,
 }
 
@@ -119,20 +124,47 @@ pub(crate) fn search_lsh(
 ) -> Result<LshSearched> {
     let job = means.job;
     check_lsh_search(index, vectors.info(), source, search, approximate)?;
-    let search = &*facts.among_live(job, vectors, search)?;
-    let (info, all) = (index.info(), index.info().shape().all_buckets());
+    let among = facts.among_live(job, vectors, search)?;
+    let (info, all, rows) = (index.info(), index.info().shape().all_buckets(), vectors.info().vectors);
     let among_all =
         approximate.probes.unwrap_or_else(|| info.recall.probes_for(approximate.recall, all)).min(all);
-    let probes = match (approximate.probes, &search.selection) {
+    let probes = match (approximate.probes, &among.selection) {
         (None, Some(selection)) => probes_among(selection, among_all, all),
         _ => among_all,
     };
-    let is_all = probes >= all || probes > PROBES_MAX;
-    let expected = expected_candidates(index, vectors, probes, is_all);
-    let mut tables = Tables::open(job, vectors, index, search, (probes, is_all))?;
-    job.progress()
-        .tell(|| format!("search: {probes} of {all} buckets, about {expected} candidates for each query"));
-    let found = search_among(means, (vectors, facts), source, search, (&mut tables, expected), each)?;
+    let (eligible, unlisted) = SearchEstimates::vectors_among(among.selection.as_deref(), info.vectors, rows);
+    let needed = among.needed(rows).min(eligible);
+    let estimates =
+        SearchEstimates { vectors: eligible, unlisted, tables: info.tables, buckets: all, probes, needed };
+    let exact_because = estimates.exact_because();
+    let selected = among.selection.as_ref().map(|selection| selection.count());
+    let sets = (vectors, facts);
+    let found = match &exact_because {
+        Some(reason) => {
+            job.progress().tell(|| format!("search: {reason}, so the answer is exact"));
+            // The exact search makes the selection of live vectors again.
+            drop(among);
+            let found = search_with(means, sets, source, search, each)?;
+            let compared = source.count() * eligible;
+            FoundRows {
+                rows: found.rows,
+                measured: found.measured,
+                compared,
+                exhaustive: 0,
+                plan: found.plan,
+            }
+        }
+        None => {
+            let expected = estimates.candidates();
+            let mut tables = Tables::open(job, vectors, index, &among, (probes, needed))?;
+            job.progress().tell(|| {
+                format!("search: {probes} of {all} buckets, about {expected} candidates for each query")
+            });
+            let found = search_among(means, sets, source, &among, (&mut tables, expected), each)?;
+            let Tables { compared, exhaustive, .. } = tables;
+            FoundRows { rows: found.rows, measured: found.measured, compared, exhaustive, plan: found.plan }
+        }
+    };
     Ok(LshSearched {
         queries: source.count(),
         vectors: vectors.info().live(),
@@ -143,21 +175,25 @@ pub(crate) fn search_lsh(
         buckets: all,
         // If there is a selection, more buckets are probed so that the recall is that of `among_all` probes without
         // one.
-        recall_estimate: if is_all { Some(1.0) } else { info.recall.recall_of(among_all) },
+        recall_estimate: if exact_because.is_some() { Some(1.0) } else { info.recall.recall_of(among_all) },
+        recall_k: info.recall.k,
         recall_measured_seconds: info.recall.measured_seconds,
-        compared: tables.compared,
+        compared: found.compared,
         measured: found.measured,
-        selected: search.selection.as_ref().map(|selection| selection.count()),
-        exhaustive: tables.exhaustive,
+        selected,
+        exhaustive: found.exhaustive,
+        exact_because,
         plan: found.plan,
     })
 }
 
-/// Returns the expected number of candidates of a query.
-fn expected_candidates(index: &LshIndex, vectors: &Vectors, probes: u64, is_all: bool) -> u64 {
-    let (info, rows) = (index.info(), vectors.info().vectors);
-    let of_buckets = (probes.min(PROBES_MAX) * info.vectors).div_ceil(info.buckets);
-    if is_all { rows } else { (of_buckets + (rows - info.vectors)).min(rows) }
+/// The counts of a search, which is exact or among candidates. [`LshSearched`] describes the fields.
+struct FoundRows {
+    rows: u64,
+    measured: u64,
+    compared: u64,
+    exhaustive: u64,
+    plan: Plan,
 }
 
 /// Returns true if a search holds the directory of an index in memory. The condition is that the directory takes at
@@ -179,8 +215,6 @@ struct Tables<'a> {
     later: Range<u64>,
     /// The number of buckets that a query probes first.
     probes: u64,
-    /// True if all vectors are candidates.
-    is_all: bool,
     /// The number of candidates that a query needs.
     needed: u64,
     candidates: RowSet,
@@ -198,7 +232,7 @@ impl<'a> Tables<'a> {
         vectors: &Vectors,
         index: &LshIndex,
         search: &'a Search,
-        (probes, is_all): (u64, bool),
+        (probes, needed): (u64, u64),
     ) -> Result<Tables<'a>> {
         let (rows, budget) = (vectors.info().vectors, job.budget());
         let shape = index.info().shape();
@@ -207,7 +241,6 @@ impl<'a> Tables<'a> {
         let functions = index.functions(job)?;
         let reserved = Values::bytes(&shape) + Probes::bytes(&functions, PROBES_MAX) + 16 * AT_ONCE as u64;
         let selection = search.selection.as_deref();
-        let among = selection.map_or(vectors.info().live(), RowSet::count);
         Ok(Tables {
             job,
             functions,
@@ -216,8 +249,7 @@ impl<'a> Tables<'a> {
             selection,
             later: index.info().vectors..rows,
             probes,
-            is_all,
-            needed: search.needed(rows).min(among),
+            needed,
             candidates: RowSet::empty(budget, rows)?,
             values: Values::default(),
             compared: 0,
@@ -280,17 +312,12 @@ impl<'a> Tables<'a> {
 impl Candidates for Tables<'_> {
     fn of_query(&mut self, query: &[u8]) -> Result<&RowSet> {
         self.candidates.clear();
-        let count = match self.is_all {
-            true => self.take_all(),
-            false => {
-                self.functions.evaluate(self.element, query, &mut self.values);
-                match self.take_from_buckets()? {
-                    Some(count) => count,
-                    None => {
-                        self.exhaustive += 1;
-                        self.take_all()
-                    }
-                }
+        self.functions.evaluate(self.element, query, &mut self.values);
+        let count = match self.take_from_buckets()? {
+            Some(count) => count,
+            None => {
+                self.exhaustive += 1;
+                self.take_all()
             }
         };
         self.compared += count;

@@ -437,7 +437,7 @@ impl Passes<'_> {
         };
         let filter = Filter::new(search.metric, row_elements, f32::norm(&center), T::IS_INTEGER);
         let filter = if plan.kernel == Kernel::Rows { filter.of_row_sums() } else { filter };
-        let batch = Batch { source, info, metric: search.metric, center: &center, plan };
+        let batch = Batch { job, source, info, metric: search.metric, center: &center, plan };
         let center_lanes: Vec<T::Lane> = center.iter().map(|&c| T::star(c.into())).collect();
         let mut rows = source.rows(job)?;
         let (mut first, mut measured) = (0, 0);
@@ -474,13 +474,13 @@ impl Passes<'_> {
                 Receiver::Answer(answer) => {
                     let tops = new_tops(search, info.live(), &queries.ids, TopK::new);
                     run(&Tops { first: 0, tops: &tops }, search.selection.as_deref(), None)?;
-                    answer.add_all(&queries.ids, tops)?;
+                    answer.add_all(job, &queries.ids, tops)?;
                 }
                 Receiver::Among(answer, candidates) => {
                     let tops = new_tops(search, info.live(), &queries.ids, TopK::new);
                     let among = candidates.of_query(queries.bytes(0))?;
                     run(&Tops { first: 0, tops: &tops }, Some(among), None)?;
-                    answer.add_all(&queries.ids, tops)?;
+                    answer.add_all(job, &queries.ids, tops)?;
                 }
                 Receiver::Tops(tops) => {
                     run(
@@ -541,8 +541,12 @@ impl<'a> AnswerRows<'a> {
     }
 
     /// Adds the entries of heaps as rows. `queries` are the ids of the queries to which the heaps belong.
-    pub fn add_all(&mut self, queries: &[u64], tops: Vec<TopK>) -> Result<()> {
+    ///
+    /// # Errors
+    /// Returns [`Error::Store`] if the job was cancelled, and the errors of the receiver of the rows.
+    pub fn add_all(&mut self, job: &Job, queries: &[u64], tops: Vec<TopK>) -> Result<()> {
         for (&query, top) in queries.iter().zip(tops) {
+            job.check_cancelled()?;
             for (rank, entry) in (1..).zip(top.into_sorted()) {
                 self.add(Row { query, rank, entry })?;
             }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use inshore_store::Reservation;
+use inshore_store::{Job, Reservation};
 use zerocopy::IntoBytes;
 
 use crate::{
@@ -39,6 +39,7 @@ pub(crate) fn compared_value<T: Tiled>(element: T, center: f64, norm: f64, metri
 
 /// The queries of a search, and the settings for which they are packed.
 pub(crate) struct Batch<'a> {
+    pub job: &'a Job,
     pub source: Source<'a>,
     pub info: &'a VectorsInfo,
     pub metric: Metric,
@@ -63,14 +64,14 @@ impl<T: Tiled> Queries<T> {
     ///
     /// # Errors
     /// - Returns [`crate::Error::BadFile`] if the element type of the vectors cannot hold a value.
-    /// - Returns [`crate::Error::Store`] if an I/O operation fails.
+    /// - Returns [`crate::Error::Store`] if an I/O operation fails or the job was cancelled.
     pub fn read(
         rows: &mut QueryRows,
         numbers: Range<u64>,
         batch: &Batch<'_>,
         reservation: Reservation,
     ) -> Result<Queries<T>> {
-        let Batch { source, info, metric, center, plan } = *batch;
+        let Batch { job, source, info, metric, center, plan } = *batch;
         let count = (numbers.end - numbers.start) as usize;
         let element = info.element.queried();
         let row_bytes = element.row_bytes(info.dimensions);
@@ -101,7 +102,7 @@ impl<T: Tiled> Queries<T> {
             _reservation: reservation,
         };
         if plan.kernel != Kernel::Counts {
-            queries.pack(metric, center, plan);
+            queries.pack(job, metric, center, plan)?;
         }
         Ok(queries)
     }
@@ -122,7 +123,7 @@ impl<T: Tiled> Queries<T> {
         &self.memory.as_bytes()[query * row_bytes..][..row_bytes]
     }
 
-    fn pack(&mut self, metric: Metric, center: &[f32], plan: &Plan) {
+    fn pack(&mut self, job: &Job, metric: Metric, center: &[f32], plan: &Plan) -> Result<()> {
         let width = plan.instructions.width();
         let stride = match plan.kernel {
             Kernel::Tiles => T::stride(self.dimensions),
@@ -130,6 +131,7 @@ impl<T: Tiled> Queries<T> {
         };
         let mut first = 0;
         while first < self.count {
+            job.check_cancelled()?;
             let lanes = match plan.kernel {
                 Kernel::Rows | Kernel::Counts => 1,
                 Kernel::Tiles if self.count - first > width => 2 * width,
@@ -154,5 +156,6 @@ impl<T: Tiled> Queries<T> {
             self.panels.push(Panel { first, lanes, elements });
             first += lanes;
         }
+        Ok(())
     }
 }

@@ -74,6 +74,8 @@ struct Shared {
 
 /// This number of scores is compared with a limit in one step.
 const SCORES: usize = 32;
+/// The number of queries that are compared by counts with a subblock between two checks for cancellation.
+const COUNTS_BETWEEN_CHECKS: usize = 16;
 
 /// The scratch memory of a thread.
 struct Scratch<L> {
@@ -186,7 +188,7 @@ impl<T: Tiled> Pass<'_, T> {
                 break;
             }
             let found = (rows.end - rows.start) as usize;
-            self.search_block(rows, &mut buffer[wanted], &mut scratch);
+            self.search_block(rows, &mut buffer[wanted], &mut scratch)?;
             self.heaps.check()?;
             self.job.progress().add(found as u64);
             spare.push(buffer);
@@ -244,15 +246,17 @@ impl<T: Tiled> Pass<'_, T> {
 
     /// Searches the rows `rows`, whose bytes are `bytes`. If a selection exists, the selected rows are first moved to
     /// the front of `bytes`.
-    fn search_block(&self, rows: Range<u64>, bytes: &mut [u8], scratch: &mut Scratch<T::Lane>) {
+    ///
+    /// A block takes seconds if the pass has many queries. So the search checks for cancellation within a block.
+    fn search_block(&self, rows: Range<u64>, bytes: &mut [u8], scratch: &mut Scratch<T::Lane>) -> Result<()> {
         let Range { start: first, .. } = rows;
         let part_rows = self.plan.subblock_rows;
         let Some(selection) = self.selection else {
             for (number, bytes) in bytes.chunks(part_rows * self.row_bytes).enumerate() {
                 let numbers = Numbers { first: first + (number * part_rows) as u64, offsets: None };
-                self.search_subblock(numbers, bytes, scratch);
+                self.search_subblock(numbers, bytes, scratch)?;
             }
-            return;
+            return Ok(());
         };
         let count =
             move_together(bytes, self.row_bytes, selection.rows_in(rows.clone()).map(|row| row - first));
@@ -261,16 +265,21 @@ impl<T: Tiled> Pass<'_, T> {
         for bytes in bytes[..count * self.row_bytes].chunks(part_rows * self.row_bytes) {
             offsets.clear();
             offsets.extend(selected.by_ref().take(bytes.len() / self.row_bytes));
-            self.search_subblock(Numbers { first, offsets: Some(&offsets) }, bytes, scratch);
+            self.search_subblock(Numbers { first, offsets: Some(&offsets) }, bytes, scratch)?;
         }
         scratch.offsets = offsets;
+        Ok(())
     }
 
     /// Compares the rows of a subblock with all queries of the pass.
-    fn search_subblock(&self, numbers: Numbers<'_>, bytes: &[u8], scratch: &mut Scratch<T::Lane>) {
+    fn search_subblock(
+        &self,
+        numbers: Numbers<'_>,
+        bytes: &[u8],
+        scratch: &mut Scratch<T::Lane>,
+    ) -> Result<()> {
         if let Some(count) = Count::of(self.search.metric, self.element == Element::Bits) {
-            self.search_counts(count, (numbers, bytes), scratch);
-            return;
+            return self.search_counts(count, (numbers, bytes), scratch);
         }
         let Scratch { preparation, candidates, decoded, .. } = scratch;
         decoded.clear();
@@ -288,10 +297,12 @@ impl<T: Tiled> Pass<'_, T> {
                 let subblock = preparation.prepare(self.plan.instructions, &self.filter, self.center, rows);
                 let compared = self.compared(numbers, subblock.count());
                 for panel in self.queries.panels.iter().take_while(|panel| panel.first < compared) {
+                    self.job.check_cancelled()?;
                     self.search_panel(panel, (numbers, rows), &subblock, candidates);
                 }
             }
         }
+        Ok(())
     }
 
     /// Compares rows with one query after the other, by counts.
@@ -300,8 +311,11 @@ impl<T: Tiled> Pass<'_, T> {
         count: Count,
         (numbers, bytes): (Numbers<'_>, &[u8]),
         scratch: &mut Scratch<T::Lane>,
-    ) {
+    ) -> Result<()> {
         for query in 0..self.compared(numbers, bytes.len() / self.row_bytes) {
+            if query % COUNTS_BETWEEN_CHECKS == 0 {
+                self.job.check_cancelled()?;
+            }
             scratch.keys.clear();
             count.keys(self.plan.instructions, self.queries.bytes(query), bytes, &mut scratch.keys);
             scratch.candidates.measured += scratch.keys.len() as u64;
@@ -312,6 +326,7 @@ impl<T: Tiled> Pass<'_, T> {
                 }
             }
         }
+        Ok(())
     }
 
     /// Compares the rows of a subblock with a panel of queries.

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use inshore_store::{Context, FILE_SOURCE_BYTES, Reservation};
 
-use crate::{Error, Result, VectorFile, file::Rows};
+use crate::{Error, Result, VectorFile, byte_stream::ByteStream, file::Rows};
 
 /// A reader of the vectors of a file. The stream contains the stored elements of all vectors, in order and without
 /// gaps. The reader checks the vectors as an import does.
@@ -12,11 +12,7 @@ use crate::{Error, Result, VectorFile, file::Rows};
 /// The reader takes as much memory as the import of a file.
 pub struct RowReader {
     rows: Rows,
-    /// The bytes of some rows.
-    pending: Vec<u8>,
-    /// The number of bytes of `pending` that the stream has already returned.
-    at: usize,
-    error: Option<Error>,
+    stream: ByteStream,
     _memory: Reservation,
 }
 
@@ -27,16 +23,17 @@ impl RowReader {
     /// Returns [`Error::Store`] if an I/O operation fails or the budget has too little free memory.
     pub fn new(context: &Context, file: &VectorFile) -> Result<RowReader> {
         // The source of the rows reserves its own memory. This reservation covers the rows as the file contains them,
-        // the rows as elements, and `pending`.
+        // the rows as elements, and the
+        // pending bytes of the stream.
         let rows_bytes = file.rows_bytes(true) - FILE_SOURCE_BYTES;
         let memory = context.budget().reserve(2 * rows_bytes, "vectors that are imported")?;
         let rows = file.rows(context, 0, true)?;
-        Ok(RowReader { rows, pending: Vec::new(), at: 0, error: None, _memory: memory })
+        Ok(RowReader { rows, stream: ByteStream::default(), _memory: memory })
     }
 
     /// Returns the error that ended the stream. Returns `None` if the file was read without an error.
     pub fn error(self) -> Option<Error> {
-        self.error
+        self.stream.into_error()
     }
 
     /// Returns the number of elements that were rounded so far.
@@ -47,21 +44,10 @@ impl RowReader {
 
 impl Read for RowReader {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        if self.at == self.pending.len() {
-            self.pending.clear();
-            self.at = 0;
-            match self.rows.next(u64::MAX) {
-                Ok(bytes) => self.pending.extend_from_slice(bytes),
-                Err(error) => {
-                    let what = error.to_string();
-                    self.error = Some(error);
-                    return Err(io::Error::other(what));
-                }
-            }
-        }
-        let part = out.len().min(self.pending.len() - self.at);
-        out[..part].copy_from_slice(&self.pending[self.at..self.at + part]);
-        self.at += part;
-        Ok(part)
+        let RowReader { rows, stream, .. } = self;
+        stream.read(out, |pending| {
+            pending.extend_from_slice(rows.next(u64::MAX)?);
+            Ok(())
+        })
     }
 }

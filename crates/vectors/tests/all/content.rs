@@ -10,9 +10,9 @@ use arrow_array::{RecordBatch, cast::AsArray, types::UInt64Type};
 
 use crate::support::{Made, Random, Setup};
 use inshore_vectors::{
-    AnswerColumns, Changed, Content, ContentRows, Element, Error, Images, ImportedContent, Metric, Result,
-    Search, Vectors, add_content, compact_vectors, content_queries, describe, import_content, remove_vectors,
-    search,
+    AnswerColumns, Changed, Content, ContentRows, Element, Error, Images, ImportedContent, ImportedFrom,
+    Metric, Result, Search, Vectors, add_content, compact_vectors, content_queries, describe, describe_lists,
+    import_content, remove_vectors, search,
 };
 
 const GREY: u8 = 0;
@@ -298,6 +298,8 @@ fn the_vector_of_an_image_is_its_histogram() {
     let rows = setup.search("images", &queries, &options, (32 << 20, 2)).0;
     assert_eq!(rows, [(0, 1, 2, 0), (1, 1, 6, 0)]);
     assert_eq!(describe(&setup.store, "images").unwrap().vectors, imported.info);
+    let described = describe_lists(&setup.store, &job, "images").unwrap();
+    assert_eq!(described.imported_from, Some(ImportedFrom::Images));
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Tests of joins of a dataset with another dataset or with itself. The answers must equal those of brute force.
 
+use std::time::{Duration, Instant};
+
 use inshore_store::{Budget, Cancel};
-use inshore_vectors::{Approximate, Element, Index, Metric, Search, Strategy, plan, search};
+use inshore_vectors::{Approximate, Element, Index, Instructions, Metric, Search, Strategy, plan, search};
 
 use crate::{
     exact::{ELEMENTS, made, metrics},
@@ -148,4 +150,40 @@ fn a_cancelled_join_returns_its_memory() {
     });
     assert!(stopped.unwrap_err().is_cancelled());
     assert_eq!((batches, job.budget().reserved_bytes()), (1, 0));
+}
+
+/// All vectors are in one block, and all queries are in one pass.
+#[test]
+fn a_join_is_cancelled_within_a_block() {
+    let setup = Setup::new();
+    for (element, metric) in [(Element::U8, Metric::L2), (Element::U8, Metric::Hamming)] {
+        setup.import("v", &made(&mut Random(7), element, 96, 10_000));
+        let vectors = setup.open("v");
+        let options = Search { metric, instructions: Some(Instructions::Portable), ..Search::default() };
+        let run = |cancel: &Cancel| {
+            let job = setup.store.job(Budget::new(64 << 20, 1), cancel.clone()).unwrap();
+            let begun = Instant::now();
+            let found = search(&job, &vectors, &vectors, &options, &mut |_| Ok(()));
+            assert_eq!(job.budget().reserved_bytes(), 0);
+            (found, begun.elapsed())
+        };
+        let (found, whole) = run(&Cancel::default());
+        let plan = found.unwrap().plan;
+        assert!(plan.passes == 1 && plan.block_rows >= 10_000, "{plan}");
+        // Another process may delay a thread, so the test repeats the search.
+        let is_soon = |_| {
+            let cancel = Cancel::default();
+            let (found, elapsed) = std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(whole / 10);
+                    cancel.cancel();
+                });
+                run(&cancel)
+            });
+            assert!(found.is_err_and(|error| error.is_cancelled()));
+            elapsed < whole / 2
+        };
+        assert!(whole > Duration::from_millis(50) && (0..5).any(is_soon), "{metric:?}: {whole:?}");
+        setup.store.remove("v").unwrap();
+    }
 }

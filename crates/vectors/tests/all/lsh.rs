@@ -330,8 +330,11 @@ fn changed_vectors_are_found_and_a_compaction_hashes_all() {
             (pairs(&rows).intersection(&pairs(&exact)).count() as f64 / exact.len() as f64, found, rows)
         };
         assert_eq!(recall_of(&EVERYTHING).2, exact);
-        let (recall, found, _) = recall_of(&probing(16));
-        assert!(recall >= 0.85 && found.compared >= 20 * 18_000, "round {round}: {recall} {found:?}");
+        // Many vectors are in no table, so the search is exact.
+        let (_, found, rows) = recall_of(&probing(16));
+        assert_eq!((rows, found.compared), (exact.clone(), 20 * found.vectors), "round {round}: {found:?}");
+        let reason = found.exact_because.expect("a reason");
+        assert!(2 * reason.candidates > reason.vectors && reason.vectors == found.vectors, "{reason}");
         let job = setup.job(64 << 20, 2);
         let compacted = compact_vectors(&setup.store, &job, "v").unwrap();
         assert_eq!((job.budget().reserved_bytes(), compacted.lists), (0, None));
@@ -341,6 +344,39 @@ fn changed_vectors_are_found_and_a_compaction_hashes_all() {
         assert_eq!(recall_of(&EVERYTHING).2, exact);
         let (recall, found, _) = recall_of(&Approximate { recall: 0.9, ..Approximate::default() });
         assert!(recall >= 0.8 && found.compared < 20 * 18_000, "round {round}: {recall} {found:?}");
+        assert_eq!(found.exact_because, None);
+    }
+}
+
+#[test]
+fn a_search_with_many_candidates_is_exact_and_one_with_few_is_not() {
+    let setup = Setup::new();
+    setup.import("v", &clustered(Element::U8, 24, 4000, 15_001));
+    let queries = setup.file("q", &clustered(Element::U8, 24, 20, 15_002));
+    let built = build(&setup, "v", &Lsh { tables: Some(2), ..Lsh::default() }, (64 << 20, 2));
+    let all = built.info.tables * built.info.buckets;
+    add(&setup, &clustered(Element::U8, 24, 1000, 15_003)).unwrap();
+    let budget = Budget::new(1 << 20, 1);
+    let mut later = RowSet::empty(&budget, 5000).unwrap();
+    (3500..5000).for_each(|row| later.insert(row));
+    let later = Some(Arc::new(later));
+    // The cases state a selection, the number of probes, and if the search is exact. Two thirds of the selected vectors
+    // are in no table.
+    let cases = [
+        (None, 1, false),
+        (None, all / 8, false),
+        (None, all / 2, true),
+        (None, all, true),
+        (later, 1, true),
+    ];
+    for (selection, probes, is_exact) in cases {
+        let search = Search { selection, ..Search::default() };
+        let (exact, _) = setup.search("v", &queries, &search, (16 << 20, 2));
+        let (rows, found) = ask(&setup, "v", &queries, (&search, &probing(probes)), (24 << 20, 2));
+        assert_eq!(found.exact_because.is_some(), is_exact, "{probes} of {all}: {found:?}");
+        let eligible = found.selected.unwrap_or(5000);
+        assert_eq!(found.compared == 20 * eligible, is_exact, "{probes} of {all}: {found:?}");
+        assert!(!is_exact || (rows == exact && found.recall_estimate == Some(1.0)), "{probes} of {all}");
     }
 }
 
@@ -480,7 +516,7 @@ fn a_flipped_bit_is_an_error_that_names_the_file() {
         let job = store.job(Budget::new(32 << 20, 2), Cancel::default()).unwrap();
         let (vectors, index) = open(&store, "v");
         let index = SearchIndex::Tables(index);
-        let some = probing(500);
+        let some = probing(32);
         let found = index.search(&job, &vectors, &queries, (&Search::default(), &some), &mut |_| Ok(()));
         let error = found.unwrap_err().to_string();
         assert!(error.contains(&format!("v.index/{file}")), "{file}: {error}");
@@ -518,7 +554,7 @@ fn tables_that_do_not_describe_their_buckets_are_refused_by_name() {
             Err(error) => return error.to_string(),
         };
         let search = Search { metric: Metric::Hamming, ..Search::default() };
-        let ask = index.search(&job, &vectors, &queries, (&search, &probing(200)), &mut |_| Ok(()));
+        let ask = index.search(&job, &vectors, &queries, (&search, &probing(32)), &mut |_| Ok(()));
         ask.map(|_| "an answer".to_string()).unwrap_or_else(|error| error.to_string())
     };
     assert_eq!(refused(|_, _, _| ()), "an answer");

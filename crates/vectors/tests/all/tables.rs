@@ -11,7 +11,10 @@ use arrow_ipc::writer::FileWriter;
 use arrow_schema::{DataType, Field};
 use inshore_store::Job;
 use inshore_tables::Input;
-use inshore_vectors::{AnswerColumns, Error, Imported, Search, TableColumns, Vectors, import_table, search};
+use inshore_vectors::{
+    AnswerColumns, Element, Error, Imported, ImportedFrom, Search, TableColumns, Vectors, describe_lists,
+    import_table, search,
+};
 use parquet::{arrow::ArrowWriter, file::properties::WriterProperties};
 
 use crate::support::{Made, Random, Setup, brute_force};
@@ -300,4 +303,25 @@ fn rows_with_long_values_are_answered_in_parts_or_refused() {
     let texts = answered.column(4).as_string::<i32>();
     assert!(rows.iter().enumerate().all(|(at, row)| texts.value(at) == format!("{:060000}", row.2)));
     assert!(job.budget().reserved_bytes_max() <= 24 << 20);
+}
+
+#[test]
+fn a_description_names_the_columns_and_the_input() {
+    let setup = Setup::new();
+    let table = documents(&mut Random(9), Arc::new(UInt8Array::from_iter_values(0..240)));
+    let path = write(&setup, "docs.parquet", &table);
+    import(&setup, "docs", &path, (None, Some("doc"))).unwrap();
+    let job = setup.job(MEMORY.0, MEMORY.1);
+    let described = describe_lists(&setup.store, &job, "docs").unwrap();
+    assert_eq!(described.imported_from, Some(ImportedFrom::Table));
+    let text = described.to_string();
+    assert!(text.contains("\n  imported from    a table\n"), "{text}");
+    assert!(text.contains("\n  columns          title, year, doc, _row; doc has the ids\n"), "{text}");
+    import(&setup, "others", &path, (None, None)).unwrap();
+    let text = describe_lists(&setup.store, &job, "others").unwrap().to_string();
+    assert!(text.contains("\n  columns          title, year, doc, _row\n"), "{text}");
+    setup.import("v", &Made { element: Element::U8, dimensions: 1, values: vec![1.0] });
+    let described = describe_lists(&setup.store, &job, "v").unwrap();
+    assert_eq!((described.imported_from, described.columns.len()), (Some(ImportedFrom::Vectors), 0));
+    assert_eq!(job.budget().reserved_bytes(), 0);
 }

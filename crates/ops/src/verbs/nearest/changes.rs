@@ -20,6 +20,10 @@ use crate::{
     target_kind::TargetKind,
 };
 
+/// The other inputs of a change, for the message about a file of an unknown kind.
+const OTHERS: &str = " for vectors of a file; only vectors that were imported from a table take .parquet and .arrow, and \
+                      only those of images or documents take images or texts";
+
 /// Adds the vectors of a file ([`vectors::add_vectors`]) to a dataset, or the rows of a table ([`vectors::add_table`]).
 /// The inputs for a dataset of images or documents are files and folders ([`vectors::add_content`]).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -118,7 +122,7 @@ impl ChangePlan {
             [input] if is_table(input) && bits => refused("bits", "a file of vectors"),
             [input] if is_table(input) => Ok(ChangePlan::Table(input.clone())),
             _ => {
-                let file = only_file(operation, inputs)?;
+                let file = only_file(operation, inputs, OTHERS)?;
                 match column {
                     Some(_) => refused("column", "a table (.parquet or .arrow)"),
                     None => Ok(ChangePlan::Vectors(if bits { file.as_bits()? } else { file })),
@@ -208,7 +212,7 @@ impl AddVectors {
             }
             // The error for a file that is no file of vectors lists the extensions of such files.
             None => {
-                let file = only_file(Self::NAME, inputs)?;
+                let file = only_file(Self::NAME, inputs, OTHERS)?;
                 return Ok(vectors::add_vectors(&store, job, name, &file)?);
             }
             Some(Content::Images) if are_lines => {

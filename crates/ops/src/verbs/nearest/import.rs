@@ -42,6 +42,10 @@ pub struct ImportVectors {
     pub piece_bytes: Option<u64>,
 }
 
+/// The other inputs of an import, for the message about a file of an unknown kind.
+const OTHERS: &str = " for vectors, or .parquet or .arrow for a table; `--images` imports PNG and JPEG files, and \
+                      `--documents` texts";
+
 /// The kind and the path of the file to import.
 #[derive(Debug)]
 pub enum ImportPlan {
@@ -125,7 +129,7 @@ impl Operation for ImportVectors {
             self.check_options(true)?;
             return Ok(ImportPlan::Table(input.clone()));
         }
-        let file = only_file(Self::NAME, context.inputs)?;
+        let file = only_file(Self::NAME, context.inputs, OTHERS)?;
         self.check_options(false)?;
         Ok(ImportPlan::Vectors(if self.bits { file.as_bits()? } else { file }))
     }

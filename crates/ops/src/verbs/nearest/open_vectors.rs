@@ -9,8 +9,8 @@ use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use inshore_store::{Budget, Cancel, Job, Store};
 use inshore_vectors::{
-    self as vectors, AnswerColumns, Element, Metric, RowSet, Search, SearchIndex, Searcher, SearcherOptions,
-    Source, VectorFile, Vectors,
+    self as vectors, AnswerColumns, Call, Element, Metric, RowSet, Search, SearchIndex, Searcher,
+    SearcherOptions, Source, VectorFile, Vectors,
 };
 use serde::Serialize;
 
@@ -304,7 +304,9 @@ impl Opened {
                 Some(kept) => Some(kept),
                 None => {
                     call.free_kept();
-                    let made = request.selection(&job, vectors)?.map(Arc::new);
+                    let made =
+                        request.selection(&job, vectors).map_err(|error| whole_budget(&call, error))?;
+                    let made = made.map(Arc::new);
                     made.map(|made| self.selections.keep(predicate, made)).transpose()?
                 }
             },
@@ -324,6 +326,17 @@ impl Opened {
         let options = (&options, approximate.as_ref());
         let found = answer(&mut call, Source::File(&queries), options, &mut columns, &mut give)?;
         Ok(Neighbours { found, schema, rows })
+    }
+}
+
+/// Converts an error of the selection within a call. If the share of the call has too little memory, the converted error
+/// states the sizes of the whole budget.
+fn whole_budget(call: &Call<'_>, error: Error) -> Error {
+    match error {
+        Error::Store(error) => call.whole_budget(error).into(),
+        #[cfg(feature = "sql")]
+        Error::Sql(inshore_sql::Error::Store(error)) => call.whole_budget(error).into(),
+        error => error,
     }
 }
 
@@ -389,5 +402,71 @@ impl Selections {
         let copy = Arc::new(copy);
         kept.push((predicate.to_string(), copy.clone()));
         Ok(copy)
+    }
+}
+
+#[cfg(all(test, feature = "sql"))]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_array::{ArrayRef, FixedSizeListArray, Int32Array, UInt8Array};
+    use arrow_schema::{DataType, Field};
+    use inshore_tables::Input;
+    use inshore_vectors::{TableColumns, import_table};
+    use parquet::arrow::ArrowWriter;
+
+    use super::*;
+
+    /// Returns a store with the vectors `points`, which have a column `year`.
+    fn store_of_points(folder: &std::path::Path) -> Store {
+        let item = Arc::new(Field::new("item", DataType::UInt8, false));
+        let values = UInt8Array::from_iter_values(0..200);
+        let columns: [(&str, ArrayRef); 2] = [
+            ("embedding", Arc::new(FixedSizeListArray::new(item, 2, Arc::new(values), None))),
+            ("year", Arc::new(Int32Array::from_iter_values(1950..2050))),
+        ];
+        let batch = RecordBatch::try_from_iter(columns).unwrap();
+        let path = folder.join("points.parquet");
+        let file = std::fs::File::create(&path).unwrap();
+        let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        let store = Store::open(folder.join("store")).unwrap();
+        let job = store.job(Budget::new(32 << 20, 1), Cancel::default()).unwrap();
+        import_table(&store, &job, "points", &Input::new(path), &TableColumns::default()).unwrap();
+        store
+    }
+
+    /// Searches with a predicate in a budget.
+    fn search(store: &Store, memory_bytes: u64, (threads, calls): (usize, Option<usize>)) -> Result<u64> {
+        let request = serde_json::json!({ "dataset": "points", "k": 3, "where": "year >= 2000" });
+        let request: SearchVectors = serde_json::from_value(request).unwrap();
+        let searcher = SearcherOptions { calls, ..SearcherOptions::default() };
+        let options = OpenOptions { memory_bytes, threads, searcher };
+        let open = OpenVectors::open(store, "points", options, &Cancel::default())?;
+        let header =
+            b"\x93NUMPY\x01\x00\x3a\x00{'descr': '|u1', 'fortran_order': False, 'shape': (1, 2)}\n\x07\x07";
+        let queries = VectorFile::in_memory("queries", header.to_vec()).unwrap();
+        let found = open.search(&request, queries, &Cancel::default())?;
+        assert_eq!(found.found.rows(), 3);
+        Ok(found.rows[0].num_rows() as u64)
+    }
+
+    /// A call needs 24 MiB for the query over the columns.
+    #[test]
+    fn a_predicate_in_too_small_a_budget_is_refused_with_a_whole_budget_that_is_enough() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store_of_points(folder.path());
+        for (memory_bytes, threads, calls) in
+            [(24 << 20, 2, None), (33 << 20, 2, None), (33 << 20, 3, None), (40 << 20, 1, Some(4))]
+        {
+            let error = search(&store, memory_bytes, (threads, calls)).unwrap_err();
+            let Error::Store(inshore_store::Error::BudgetTooSmall { given, smallest, .. }) = error else {
+                panic!("{error:?}");
+            };
+            assert_eq!(given, memory_bytes);
+            assert!(smallest > given && smallest < 6 * given, "{smallest}");
+            assert_eq!(search(&store, smallest, (threads, calls)).unwrap(), 3);
+        }
     }
 }

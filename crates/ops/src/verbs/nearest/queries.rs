@@ -17,6 +17,10 @@ use crate::{
 /// The reason why queries that are lines are refused on nodes.
 pub(super) const LINES_ON_NODES: &str = "the queries of vectors on nodes are a file of vectors";
 
+/// The other inputs of a search, for the message about a file of an unknown kind.
+const OTHERS: &str = ": queries that are a column of a table must be written to one of these files, and queries that are \
+                      images or texts need vectors that were imported from such";
+
 /// The inputs of a search, before the dataset is opened.
 #[derive(Debug)]
 pub enum Queries {
@@ -34,7 +38,7 @@ impl Queries {
     pub(super) fn plan(operation: &'static str, inputs: &[PathBuf]) -> Result<Queries> {
         match inputs {
             [input] if VectorFile::is_named(input) => Ok(Queries::Vectors(VectorFile::open(input)?)),
-            [] => only_file(operation, inputs).map(Queries::Vectors),
+            [] => only_file(operation, inputs, OTHERS).map(Queries::Vectors),
             _ => Ok(Queries::Content(inputs.to_vec())),
         }
     }
@@ -45,7 +49,7 @@ impl Queries {
     pub(super) fn into_file(self, operation: &'static str, element: Element) -> Result<VectorFile> {
         match self {
             Queries::Vectors(file) => for_elements(file, element),
-            Queries::Content(inputs) => for_elements(only_file(operation, &inputs)?, element),
+            Queries::Content(inputs) => for_elements(only_file(operation, &inputs, OTHERS)?, element),
         }
     }
 
@@ -69,7 +73,7 @@ impl Queries {
         };
         match dataset.content(job)? {
             None if are_lines => lines_refused("vectors"),
-            None => only_file(operation, &inputs),
+            None => only_file(operation, &inputs, OTHERS),
             Some(Content::Images) if are_lines => lines_refused("images"),
             Some(Content::Images) => Ok(content_queries(job, &mut Images::list(job, &inputs, false)?)?),
             Some(Content::Documents(vocabulary)) => documents(job, &inputs, are_lines, vocabulary),

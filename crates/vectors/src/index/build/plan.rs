@@ -141,7 +141,13 @@ pub(super) fn plan_beside(
 ) -> Result<BuildPlan> {
     if !METRICS.contains(&options.metric) {
         let found = options.metric.name().to_string();
-        let expected = "l2, ip or cosine: there is no index for counts".to_string();
+        let advice = match options.metric {
+            crate::Metric::Hamming => {
+                "`nearest index --lsh --metric hamming` builds hash tables in a local store"
+            }
+            _ => "no kind of index has this metric, and an exact search needs none",
+        };
+        let expected = format!("l2, ip or cosine for inverted lists: {advice}");
         return Err(Error::BadOption { option: "metric", found, expected });
     }
     let most = vectors.vectors.min(1 << 31);
