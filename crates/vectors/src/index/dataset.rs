@@ -24,10 +24,9 @@ use super::{
     Clustered,
     centroids::{Centroids, Lower},
     directory::Directory,
-    info::{
-        CENTROIDS, CODE_CENTER, CODES, COPIES, COPY_FIRSTS, FIRSTS, GROUPS, IndexInfo, LISTS, SPANS, bad,
-    },
+    info::{CENTROIDS, CODE_CENTER, CODES, COPIES, COPY_FIRSTS, FIRSTS, GROUPS, IndexInfo, LISTS, SPANS},
     layers::{Layer, all_layers, chain},
+    stored_recall::bad,
     table::RecallTable,
 };
 use crate::{

@@ -9,10 +9,10 @@ use zerocopy::{
 
 use super::{
     codes::shape::{CODE_BITS, Shape},
-    stored_recall::{StoredRecall, points_of, points_to_bytes},
+    stored_recall::{StoredRecall, bad, points_of, points_to_bytes},
     table::RecallTable,
 };
-use crate::{Element, Error, Metric, Result, names::index_name, text::counted};
+use crate::{Element, Metric, Result, text::counted};
 
 pub(crate) const LISTS: &str = "lists";
 pub(crate) const FIRSTS: &str = "firsts";
@@ -335,10 +335,6 @@ impl std::fmt::Display for IndexInfo {
             format_bytes(*bytes)
         )
     }
-}
-
-pub(crate) fn bad(name: &str, what: &'static str, found: String, expected: String) -> Error {
-    Error::BadDataset { name: index_name(name), what, found, expected }
 }
 
 /// The metrics for which an index can be built.

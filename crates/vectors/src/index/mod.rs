@@ -59,14 +59,14 @@ mod tail;
 
 pub(crate) use self::{
     build::{RECALL_K, RewrittenIndex, extend_index, remove_unused_layers, rewrite_index},
-    info::{bad, id_bytes},
+    info::id_bytes,
     layers::layer_names,
     loaded::LoadedLists,
     query::{load_lists, pairs_of_index, search_in_lists},
     ranges::Ranges,
     recall::{ENOUGH as RECALL_ENOUGH, commit_table, for_vectors, grid as recall_grid, pass_bytes},
     sizes::list_sizes,
-    stored_recall::{StoredRecall, points_to_bytes},
+    stored_recall::{StoredRecall, bad, points_to_bytes},
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 

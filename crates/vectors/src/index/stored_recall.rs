@@ -5,11 +5,8 @@ use zerocopy::{
     little_endian::{F32, U32, U64},
 };
 
-use super::{
-    info::bad,
-    table::{MeasuredOn, RecallPoint, RecallTable},
-};
-use crate::Result;
+use super::table::{MeasuredOn, RecallPoint, RecallTable};
+use crate::{Error, Result, names::index_name};
 
 /// The largest number of points in a table of recall.
 const POINTS_MAX: u32 = 256;
@@ -102,4 +99,9 @@ pub(crate) fn points_of(name: &str, lists: u64, count: u32, bytes: &[u8]) -> Res
         }
     });
     points.collect()
+}
+
+/// Returns the error for a damaged index of the dataset `name`.
+pub(crate) fn bad(name: &str, what: &'static str, found: String, expected: String) -> Error {
+    Error::BadDataset { name: index_name(name), what, found, expected }
 }

@@ -3,8 +3,10 @@
 
 use serde::Serialize;
 
-use super::query::PROBES_MAX;
 use crate::RowSet;
+
+/// The largest number of buckets that a query probes. If a search asks for more probes, the answer is exact.
+pub const PROBES_MAX: u64 = 4096;
 
 /// A search is exact if at least one of `EXACT_SHARE` vectors is expected to be a candidate of each query. With this share, the scattered
 /// reads of the candidates fetch nearly every check block of small vectors for each query. An exact search compares at

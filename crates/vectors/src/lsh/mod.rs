@@ -67,10 +67,10 @@ pub(crate) use self::{
 };
 pub use self::{
     build::{LshBuilt, build_lsh},
-    choice::ManyCandidates,
+    choice::{ManyCandidates, PROBES_MAX},
     dataset::LshIndex,
     functions::{BITS_OF_CODE_MAX, BUCKETS_MAX, Family, TABLES_MAX},
     info::LshInfo,
     plan::{Lsh, LshPlan, plan_lsh},
-    query::{LshSearched, PROBES_MAX},
+    query::LshSearched,
 };

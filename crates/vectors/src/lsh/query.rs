@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use super::{
     buckets::Buckets,
-    choice::{ManyCandidates, SearchEstimates},
+    choice::{ManyCandidates, PROBES_MAX, SearchEstimates},
     dataset::LshIndex,
     functions::{Functions, Values},
     probes::Probes,
@@ -28,8 +28,6 @@ use crate::{
     search::{Candidates, DatasetFacts, Means, check_dimensions, search_among, search_with},
 };
 
-/// The largest number of buckets that a query probes. If a search asks for more probes, the answer is exact.
-pub const PROBES_MAX: u64 = 4096;
 /// The largest number of buckets that one call of [`Buckets::each`] reads.
 pub(super) const AT_ONCE: usize = 64;
 
