@@ -101,7 +101,7 @@ def test_ray_starts_the_nodes(lines: Path, tmp_path: Path) -> None:
         started.wait_for_nodes()
         with pytest.raises(inshore.InputError, match=r"put \{node\} into the path"):
             inshore.cluster(started.address, stores=tmp_path / "one")
-        # Both cores are taken, and the actors start all the same.
+        # The actors start although tasks occupy both cores.
         sleep = ray.remote(num_cpus=1)(lambda: importlib.import_module("time").sleep(60))
         sleeping = [sleep.remote() for _ in range(2)]
         stores = tmp_path / "store-{node}"

@@ -1,4 +1,4 @@
-//! The code of a job's stages: what an attempt computes on its node.
+//! The trait for the code of a job's stages, which attempts run on nodes.
 
 use inshore_kernel::{Failure, Sources};
 use inshore_store::Job;

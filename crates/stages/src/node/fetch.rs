@@ -78,7 +78,7 @@ pub(super) fn fetch(
         let Some((index, bytes)) = part(&batch).filter(|(index, _)| *index < ranges.len()) else {
             return Err(missing(FetchFailure::Gone));
         };
-        // Parts come one after the other, so at most one of them is being written.
+        // The node sends one part after the other, so at most one part is being written.
         for earlier in &mut ranges[..index] {
             earlier.end()?;
         }

@@ -15,8 +15,8 @@ pub(super) const PUBLISH_BUFFER_BYTES: usize = 512 << 10;
 /// The memory of a publication: two read buffers, two write buffers, and checksums.
 pub(super) const PUBLISH_BYTES: u64 = 4 * PUBLISH_BUFFER_BYTES as u64 + (1 << 20);
 
-/// The memory for the messages of an attempt: what other nodes have sent and the attempt has not read (2 MiB for a
-/// stream), and a decoded batch.
+/// The memory for the messages of an attempt: the unread bytes of a stream from another node (2 MiB), and a decoded
+/// batch.
 const MESSAGE_BYTES: u64 = (2 << 20) + (256 << 10);
 /// The memory of a slot besides that of its attempt: its writer and its messages.
 pub(super) const SLOT_BESIDE_BYTES: u64 = WRITER_BYTES + MESSAGE_BYTES;
