@@ -2,7 +2,7 @@
 
 use inshore_kernel::{Failure, Reply, RequiredRight, Task, TaskHandler};
 use inshore_nodes::{
-    protocol::{FileMap, piece_name},
+    protocol::{FileMap, MAP_BYTES_MAX, piece_name},
     spread,
 };
 use inshore_store::FileReader;
@@ -16,7 +16,8 @@ const BUFFER_BYTES: usize = 512 << 10;
 /// The memory of a publication, in bytes: two read buffers, two write buffers, and checksums.
 pub(super) const PUBLISH_BYTES: u64 = 4 * BUFFER_BYTES as u64 + (1 << 20);
 
-/// The request to publish outputs. A driver first sends the pieces to all nodes, and then the map.
+/// The request to publish outputs. A driver sends the pieces to all nodes, then the map, and then the commit, so that a
+/// full node fails before a node has committed.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum PublishRequest {
     /// Check before a job that its result can get this name. The request needs no session.
@@ -28,8 +29,10 @@ pub(crate) enum PublishRequest {
         /// The number of the piece, the attempt, and the checksum of its directory.
         outputs: Vec<(u32, u32, u64)>,
     },
-    /// Commit the dataset.
+    /// Add the map of the dataset.
     Map { session: String, map: FileMap },
+    /// Make the dataset visible.
+    Commit { session: String },
 }
 
 /// The summary of a publication.
@@ -39,6 +42,7 @@ pub(crate) enum PublishAnswer {
     Pieces {
         generation: u64,
     },
+    Mapped,
     Committed,
     Free,
 }
@@ -81,12 +85,23 @@ impl TaskHandler for Publishes {
                     }
                     builder.add(writer)?;
                 }
-                session.keep_builder(builder);
+                session.keep_builder(builder, None);
                 Ok(json!(PublishAnswer::Pieces { generation }))
             }
             PublishRequest::Map { session, map } => {
-                let builder = find(&session)?.take_builder().ok_or("no pieces were published")?;
-                spread::commit(builder, &map)?;
+                let session = find(&session)?;
+                let (mut builder, _) = session.take_builder().ok_or("no pieces were published")?;
+                if !map.is_sound() || serde_json::to_vec(&map)?.len() > MAP_BYTES_MAX {
+                    return Err("invalid request: the map of pieces is invalid".into());
+                }
+                spread::add_map(&mut builder, &map)?;
+                session.keep_builder(builder, Some(map.generation));
+                Ok(json!(PublishAnswer::Mapped))
+            }
+            PublishRequest::Commit { session } => {
+                let taken = find(&session)?.take_builder();
+                let (builder, generation) = taken.ok_or("no pieces were published")?;
+                spread::commit(builder, &generation.ok_or("the pieces have no map")?)?;
                 Ok(json!(PublishAnswer::Committed))
             }
         }
