@@ -4,7 +4,7 @@ use inshore_store::{DatasetBuilder, Job, Result};
 
 pub use crate::client::now_ms;
 use crate::{
-    protocol::{FileMap, MAP, SPREAD, wire::json},
+    protocol::{FileMap, Generation, MAP, SPREAD, wire::json},
     server::tombstones,
 };
 
@@ -33,13 +33,20 @@ pub fn begin(job: &Job, name: &str) -> Result<(DatasetBuilder, u64)> {
     Ok((builder, generation))
 }
 
-/// Adds the map of the file, and makes the dataset visible.
+/// Adds the map of the file. The dataset then has all of its space, so a commit does not fail on a full device.
+///
+/// # Errors
+/// Returns the error of a failed write.
+pub fn add_map(builder: &mut DatasetBuilder, map: &FileMap) -> Result<()> {
+    let mut writer = builder.file(MAP, BLOCK_BYTES, BLOCK_BYTES)?;
+    writer.write(&json(map))?;
+    builder.add(writer)
+}
+
+/// Makes the dataset visible.
 ///
 /// # Errors
 /// Returns the errors of [`DatasetBuilder::commit`].
-pub fn commit(mut builder: DatasetBuilder, map: &FileMap) -> Result<()> {
-    let mut writer = builder.file(MAP, BLOCK_BYTES, BLOCK_BYTES)?;
-    writer.write(&json(map))?;
-    builder.add(writer)?;
-    builder.commit(&map.generation.attributes())
+pub fn commit(builder: DatasetBuilder, generation: &Generation) -> Result<()> {
+    builder.commit(&generation.attributes())
 }

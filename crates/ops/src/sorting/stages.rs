@@ -288,7 +288,10 @@ pub fn sort_on_cluster(
     let finished = {
         let size = Size::of(asker, wholes)?;
         let inputs = InputPartition::of_files(wholes, size.partition_bytes);
-        let inputs = inputs.map_err(|why| Error::unfit("a sort on a cluster", why))?;
+        let mut inputs = inputs.map_err(|why| Error::unfit("a sort on a cluster", why))?;
+        if inputs.is_empty() {
+            inputs.push(InputPartition::empty(0..asker.nodes.addresses().count()));
+        }
         size.check(inputs.len() as u64)?;
         let splitters = splitters(asker, wholes, &how, size.ranges)?;
         let ranges = splitters.len() as u32 + 1;

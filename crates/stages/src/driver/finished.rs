@@ -194,9 +194,11 @@ impl FinishedJob {
             nodes: holders.iter().map(map_node).collect(),
             pieces,
         };
+        let request = PublishRequest::Map { session: self.id.clone(), map };
+        ask_all(&self.nodes, context, holders.iter().map(|&node| task(node, &request)).collect())?;
+        let request = PublishRequest::Commit { session: self.id.clone() };
         let (mut committed, mut failed) = (0, None);
         for &node in &holders {
-            let request = PublishRequest::Map { session: self.id.clone(), map: map.clone() };
             match ask_all(&self.nodes, context, vec![task(node, &request)]) {
                 Ok(_) => committed += 1,
                 Err(error) => failed = failed.or(Some(error)),
@@ -219,12 +221,14 @@ impl FinishedJob {
 /// # Errors
 /// Returns [`DriverError::Nodes`] for the first node that refuses the name or the client.
 pub fn check_name(nodes: &Nodes, context: &Context, name: &str) -> Result<()> {
-    for (node, _) in nodes.addresses().enumerate() {
-        let request = PublishRequest::Check { name: name.to_string() };
-        match ask_all(nodes, context, vec![(node, publish_task(&request))]) {
+    let request = PublishRequest::Check { name: name.to_string() };
+    let count = nodes.addresses().count();
+    let mut readers: Vec<_> = (0..count).map(|node| nodes.read_task(node, publish_task(&request))).collect();
+    for reader in &mut readers {
+        match reader.next(context) {
             // A lost node takes no part in the job.
-            Ok(_) | Err(DriverError::Nodes(NodesError::Lost { .. })) => {}
-            Err(error) => return Err(error),
+            Ok(_) | Err(NodesError::Lost { .. }) => {}
+            Err(error) => return Err(error.into()),
         }
     }
     Ok(())

@@ -54,6 +54,12 @@ impl InputPartition {
         Ok(partitions)
     }
 
+    /// Returns a partition without pieces, which any of the nodes with these indexes can read. A job has one partition at
+    /// least, also if its files are empty.
+    pub fn empty(nodes: impl IntoIterator<Item = usize>) -> InputPartition {
+        InputPartition { replicas: nodes.into_iter().map(|node| (node, Vec::new())).collect() }
+    }
+
     /// Returns the nodes that hold the pieces.
     pub(super) fn holders(&self) -> impl Iterator<Item = usize> {
         self.replicas.iter().map(|(node, _)| *node)

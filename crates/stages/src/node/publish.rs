@@ -2,7 +2,7 @@
 
 use inshore_kernel::{Failure, Reply, RequiredRight, Task, TaskHandler};
 use inshore_nodes::{
-    protocol::{FileMap, piece_name},
+    protocol::{FileMap, MAP_BYTES_MAX, piece_name},
     spread,
 };
 use inshore_store::FileReader;
@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use super::{PUBLISH_KIND, memory::PUBLISH_BUFFER_BYTES, output::BLOCK_BYTES, session::Sessions};
 
-/// The request to publish outputs. A driver first sends the pieces to all nodes, and then the map.
+/// The request to publish outputs. A driver sends the pieces to all nodes, then the map, and then the commit, so that a
+/// full node fails before a node has committed.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum PublishRequest {
     /// Check before a job that its result can get this name. The request needs no session.
@@ -23,8 +24,10 @@ pub(crate) enum PublishRequest {
         /// The number of the piece, the attempt, and the checksum of its directory.
         outputs: Vec<(u32, u32, u64)>,
     },
-    /// Commit the dataset.
+    /// Add the map of the dataset.
     Map { session: String, map: FileMap },
+    /// Make the dataset visible.
+    Commit { session: String },
 }
 
 /// The summary of a publication.
@@ -34,6 +37,7 @@ pub(crate) enum PublishAnswer {
     Pieces {
         generation: u64,
     },
+    Mapped,
     Committed,
     Free,
 }
@@ -77,12 +81,23 @@ impl TaskHandler for Publishes {
                     }
                     builder.add(writer)?;
                 }
-                session.keep_builder(builder);
+                session.keep_builder(builder, None);
                 Ok(json!(PublishAnswer::Pieces { generation }))
             }
             PublishRequest::Map { session, map } => {
-                let builder = find(&session)?.take_builder().ok_or("no pieces were published")?;
-                spread::commit(builder, &map)?;
+                let session = find(&session)?;
+                let (mut builder, _) = session.take_builder().ok_or("no pieces were published")?;
+                if !map.is_sound() || serde_json::to_vec(&map)?.len() > MAP_BYTES_MAX {
+                    return Err("invalid request: the map of pieces is invalid".into());
+                }
+                spread::add_map(&mut builder, &map)?;
+                session.keep_builder(builder, Some(map.generation));
+                Ok(json!(PublishAnswer::Mapped))
+            }
+            PublishRequest::Commit { session } => {
+                let taken = find(&session)?.take_builder();
+                let (builder, generation) = taken.ok_or("no pieces were published")?;
+                spread::commit(builder, &generation.ok_or("the pieces have no map")?)?;
                 Ok(json!(PublishAnswer::Committed))
             }
         }

@@ -8,7 +8,7 @@ use std::{
 
 use arrow_array::{RecordBatch, UInt32Array};
 use inshore_kernel::{Failure, Reply, Task, TaskHandler};
-use inshore_nodes::{ClientConfig, NodeCredentials, Nodes};
+use inshore_nodes::{ClientConfig, NodeCredentials, Nodes, protocol::Generation};
 use inshore_store::{Cancel, DatasetBuilder, Job};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -132,7 +132,8 @@ struct State {
     /// The number of the next served request.
     next: u64,
     is_closed: bool,
-    publishing: Option<DatasetBuilder>,
+    /// The dataset that is being published, and its generation if it has its map.
+    publishing: Option<(DatasetBuilder, Option<Generation>)>,
 }
 
 impl Session {
@@ -219,11 +220,11 @@ impl Session {
     }
 
     /// Keeps the builder of a dataset until the driver commits it.
-    pub fn keep_builder(&self, builder: DatasetBuilder) {
-        self.state().publishing = Some(builder);
+    pub fn keep_builder(&self, builder: DatasetBuilder, generation: Option<Generation>) {
+        self.state().publishing = Some((builder, generation));
     }
 
-    pub fn take_builder(&self) -> Option<DatasetBuilder> {
+    pub fn take_builder(&self) -> Option<(DatasetBuilder, Option<Generation>)> {
         self.state().publishing.take()
     }
 

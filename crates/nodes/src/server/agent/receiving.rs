@@ -221,7 +221,9 @@ impl<'a> LoadReceiver<'a> {
                 }
                 let mut begun = self.begun.take().expect("looked at above");
                 begun.end_file().map_err(failed)?;
-                spread::commit(begun.builder, &map).map_err(failed)?;
+                let mut builder = begun.builder;
+                spread::add_map(&mut builder, &map).map_err(failed)?;
+                spread::commit(builder, &map.generation).map_err(failed)?;
                 self.is_committed = true;
                 tell(LoadAnswer::Committed)?;
             }
