@@ -258,13 +258,6 @@ pub fn sort_on_cluster(
     output: &Path,
 ) -> Result<(SortSummary, JobReport)> {
     let asker = &Asker { nodes: &on.nodes, options: &on.options, context };
-    if let Some(name) = dataset_name(output)
-        && on.nodes.catalog()?.has(name)
-    {
-        let what =
-            "a node has a dataset of this name already: remove it first (store rm), or choose another name";
-        return Err(Error::unfit(&format!("store:{name}"), what));
-    }
     let (what, shape, record_bytes) = match by {
         SortBy::Lines => {
             wholes.iter().try_for_each(|whole| check_lines(asker, whole))?;
