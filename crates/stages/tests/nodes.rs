@@ -3,17 +3,22 @@
 use std::{
     io::{Cursor, ErrorKind},
     net::TcpListener,
-    sync::mpsc::{Receiver, channel},
-    time::Duration,
+    sync::{
+        Arc,
+        mpsc::{Receiver, channel},
+    },
+    time::{Duration, Instant},
 };
 
-use arrow_array::cast::AsArray;
+use arrow_array::{RecordBatch, UInt64Array, cast::AsArray, types::UInt64Type};
 use inshore_kernel::{Failure, Sources, TaskHandlers};
 use inshore_nodes::{
     Agent, AgentConfig, Authority, ClientConfig, ClientCredentials, Error, LoadOptions, NodeCredentials,
     Nodes, Right, RunningAgent, SingleTask, TaskEvent, WatchedTask,
 };
-use inshore_stages::{OutputWriter, RangeReader, StageWork, with_stages};
+use inshore_stages::{
+    InputPartition, Options, OutputWriter, RangeReader, StageWork, StagesJob, run, with_stages,
+};
 use inshore_store::{Budget, Cancel, Context, FileReader, Job, Store};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -47,6 +52,34 @@ impl StageWork for Copies {
     }
 }
 
+/// A job that counts the bytes of its input.
+struct Counts;
+
+impl StageWork for Counts {
+    fn kind(&self) -> &'static str {
+        "counts"
+    }
+
+    fn map(&self, _: &Job, _: &Value, input: Sources, output: &mut OutputWriter) -> Result<(), Failure> {
+        let count = UInt64Array::from(vec![input.bytes()]);
+        output.batch(0, &RecordBatch::try_from_iter([("bytes", Arc::new(count) as _)])?)
+    }
+
+    fn merge(
+        &self,
+        _: &Job,
+        _: &Value,
+        inputs: Vec<RangeReader>,
+        output: &mut OutputWriter,
+    ) -> Result<(), Failure> {
+        let mut sum = 0;
+        for batch in inputs.into_iter().flatten() {
+            sum += batch?.column(0).as_primitive::<UInt64Type>().value(0);
+        }
+        output.bytes(format!("{sum}\n").as_bytes())
+    }
+}
+
 /// A node with credentials, and the authority that issued them.
 struct Setting {
     authority: Authority,
@@ -62,7 +95,7 @@ impl Setting {
         let folder = tempfile::tempdir().unwrap();
         let works = with_stages(
             TaskHandlers::default(),
-            vec![std::sync::Arc::new(Copies)],
+            vec![Arc::new(Copies), Arc::new(Counts)],
             Some(credentials.clone()),
         );
         let config = AgentConfig {
@@ -112,6 +145,14 @@ impl Setting {
     fn used(&self) -> (u64, usize) {
         let status = self.serving.agent().status();
         (status.memory_used_bytes, status.running.len())
+    }
+
+    fn wait_until_idle(&self) {
+        let began = Instant::now();
+        while self.used() != (0, 0) {
+            assert!(began.elapsed() < PATIENCE, "{:?}", self.used());
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 
@@ -197,11 +238,7 @@ fn a_node_fetches_what_a_session_has_and_does_nothing_else_on_another_node() {
     assert!(refusal(&client, "stage-session", setting.session(&setting.own())).contains("open already"));
     assert_eq!(ask(&client, task("stage-publish", publish)).unwrap().1["Pieces"]["generation"], 0);
     drop(session);
-    let began = std::time::Instant::now();
-    while setting.used() != (0, 0) {
-        assert!(began.elapsed() < PATIENCE, "{:?}", setting.used());
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    setting.wait_until_idle();
     let listed = client.catalog().unwrap();
     assert!(listed.named("new").is_err(), "a dataset without a map is not visible");
 }
@@ -273,9 +310,64 @@ fn invalid_requests_are_refused_and_leave_nothing() {
         assert!(told.contains(expected) && !told.contains("panicked"), "{work}: {told}");
     }
     drop(open);
-    let began = std::time::Instant::now();
-    while setting.used() != (0, 0) {
-        assert!(began.elapsed() < PATIENCE, "{:?}", setting.used());
-        std::thread::sleep(Duration::from_millis(10));
+    setting.wait_until_idle();
+}
+
+/// Loads a file onto the node, and returns a job that counts its bytes.
+fn counting(nodes: &Nodes, bytes: usize) -> StagesJob {
+    let input = Cursor::new(vec![b'\n'; bytes]);
+    nodes.put(&context(), "text", ("text", None), input, &LoadOptions::default()).unwrap();
+    let files = nodes.catalog().unwrap().named("text").unwrap();
+    StagesJob {
+        kind: "counts",
+        arguments: Value::Null,
+        inputs: InputPartition::of_files(&files, 1 << 20).unwrap(),
+        ranges: 1,
+        slots: 1,
+        slot_bytes: 4 << 20,
+        options: Options { lease: Duration::from_millis(500), ..Options::default() },
     }
+}
+
+fn count(nodes: &Nodes, job: &StagesJob) -> String {
+    let (finished, mut read) = (run(nodes, &context(), job).unwrap(), Vec::new());
+    finished.read(&context(), &mut |bytes| Ok(read.extend_from_slice(bytes))).unwrap();
+    String::from_utf8(read).unwrap()
+}
+
+#[test]
+fn a_session_that_waits_for_memory_longer_than_its_lease_is_not_lost() {
+    let setting = Setting::new();
+    let client = setting.client(&[Right::Read, Right::Run, Right::Write]);
+    let job = counting(&client, 100_000);
+    let hog =
+        SingleTask { memory_bytes: Some(60 << 20), ..task("stage-session", setting.session(&setting.own())) };
+    let (sender, events) = channel();
+    let hog = client.watch_task(0, hog, move |event| drop(sender.send(event)));
+    assert!(matches!(events.recv_timeout(PATIENCE).unwrap(), TaskEvent::Batch(_)));
+    std::thread::scope(|scope| {
+        let counted = scope.spawn(|| count(&client, &job));
+        // The scheduler looks for silent nodes once a second.
+        std::thread::sleep(Duration::from_secs(3));
+        assert!(!counted.is_finished(), "the job did not wait");
+        drop(hog);
+        assert_eq!(counted.join().unwrap(), "100000\n");
+    });
+    setting.wait_until_idle();
+}
+
+#[test]
+fn other_tasks_with_all_other_memory_of_a_node_do_not_fail_a_job() {
+    let setting = Setting::new();
+    let client = setting.client(&[Right::Read, Right::Run, Right::Write]);
+    let job = counting(&client, 100_000);
+    let needed = inshore_stages::memory_bytes(job.slot_bytes, job.slots);
+    let rest = SingleTask {
+        memory_bytes: Some((64 << 20) - needed),
+        ..task("stage-session", setting.session(&setting.own()))
+    };
+    let (sender, events) = channel();
+    let _other = client.watch_task(0, rest, move |event| drop(sender.send(event)));
+    assert!(matches!(events.recv_timeout(PATIENCE).unwrap(), TaskEvent::Batch(_)));
+    assert_eq!(count(&client, &job), "100000\n");
 }

@@ -161,8 +161,18 @@ impl Driver<'_> {
                 self.tell(Event::Cancelled);
             } else if ticked.elapsed() >= TICK {
                 ticked = Instant::now();
+                self.confirm_leases();
                 self.tell(Event::Tick);
             }
+        }
+    }
+
+    /// Confirms the leases of all nodes. The connection of a session is its lease: it ends if the node or the driver
+    /// dies, and keepalives find a node that is cut off. A session that waits for memory in the queue of its node is
+    /// alive too, and so are the nodes that are asked after this one. No node is silent because the driver was suspended.
+    fn confirm_leases(&mut self) {
+        for node in 0..self.members.len() {
+            self.tell(Event::LeaseRenewed { node: NodeId(node as u32) });
         }
     }
 
@@ -190,10 +200,7 @@ impl Driver<'_> {
                 let deletion = self.nodes.watch_task(self.members[node.0 as usize].index, task, |_| {});
                 self.deletions.push(deletion);
             }
-            // The connection of the session is the lease: it ends if the node or the driver dies, and keepalives
-            // find a node that is cut off. A session that waits for memory in the queue of its node is alive too, and
-            // so are the nodes that are asked after this one.
-            Action::RenewLease { node } => self.tell(Event::LeaseRenewed { node }),
+            Action::RenewLease { .. } => {}
             // The outputs of the result are needed until they are published. All sessions end with the job.
             Action::Release { node, kept } => {
                 if kept.is_empty() && self.scheduler.is_running() {
