@@ -245,6 +245,7 @@ fn jobs_that_a_cluster_cannot_do_are_refused_by_name() {
     nodes[1].send(Signal::KILL);
     let said = folder.run(&format!("cluster sort store:lines -o out --node {named}")).exits(2);
     assert!(said.stderr.contains(&nodes[1].address) && said.stderr.contains("lines"), "{}", said.stderr);
+    assert!(!said.stderr.contains("--partial"), "it is refused: {}", said.stderr);
     let living = format!("{},{}", nodes[0].address, nodes[2].address);
     nothing_is_left(&folder, &living, &stores([0, 2]), AT_ONCE);
 }
