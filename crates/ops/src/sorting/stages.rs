@@ -260,7 +260,7 @@ pub fn sort_on_cluster(
     let asker = &Asker { nodes: &on.nodes, options: &on.options, context };
     let (what, shape, record_bytes) = match by {
         SortBy::Lines => {
-            wholes.iter().try_for_each(|whole| check_lines(asker, whole))?;
+            wholes.iter().try_for_each(|whole| check_lines(asker, whole)).map_err(without_partial)?;
             (What::Lines, Shape::Lines, None)
         }
         SortBy::Records(bytes, key) => {
@@ -468,6 +468,14 @@ fn dividing_prefixes(keys: &[Vec<u8>], ranges: u64) -> Vec<Vec<u8>> {
     prefixes
 }
 
+/// Removes the advice to pass --partial from an error, since a sort on a cluster refuses this option.
+fn without_partial(error: Error) -> Error {
+    match error {
+        Error::Nodes(inshore_nodes::Error::Missing { what }) => Error::unfit("a sort on a cluster", what),
+        error => error,
+    }
+}
+
 /// Adds the keys of the complete rows near a position of a file.
 fn sample(
     asker: &Asker<'_>,
@@ -479,7 +487,10 @@ fn sample(
     let record = how.shape.record_bytes() as u64;
     let start = at - at.checked_rem(record).unwrap_or(0);
     let end = (start + SAMPLE_BYTES.max(record)).min(whole.bytes());
-    let read = read_from_nodes(asker.nodes, asker.context, whole, start..end, asker.options)?;
+    let read = match read_from_nodes(asker.nodes, asker.context, whole, start..end, asker.options) {
+        Ok(read) => read,
+        Err(error) => return Err(without_partial(error.into())),
+    };
     if record > 0 {
         keys.extend(read.chunks_exact(record as usize).map(|row| how.shape.key(row).to_vec()));
         return Ok(());
