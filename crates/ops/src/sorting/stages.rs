@@ -487,10 +487,8 @@ fn sample(
     let record = how.shape.record_bytes() as u64;
     let start = at - at.checked_rem(record).unwrap_or(0);
     let end = (start + SAMPLE_BYTES.max(record)).min(whole.bytes());
-    let read = match read_from_nodes(asker.nodes, asker.context, whole, start..end, asker.options) {
-        Ok(read) => read,
-        Err(error) => return Err(without_partial(error.into())),
-    };
+    let read = read_from_nodes(asker.nodes, asker.context, whole, start..end, asker.options);
+    let read = read.map_err(|error| without_partial(error.into()))?;
     if record > 0 {
         keys.extend(read.chunks_exact(record as usize).map(|row| how.shape.key(row).to_vec()));
         return Ok(());
