@@ -331,7 +331,11 @@ fn counting(nodes: &Nodes, bytes: usize) -> StagesJob {
 
 fn count(nodes: &Nodes, job: &StagesJob) -> String {
     let (finished, mut read) = (run(nodes, &context(), job).unwrap(), Vec::new());
-    finished.read(&context(), &mut |bytes| Ok(read.extend_from_slice(bytes))).unwrap();
+    let mut keep = |bytes: &[u8]| {
+        read.extend_from_slice(bytes);
+        Ok(())
+    };
+    finished.read(&context(), &mut keep).unwrap();
     String::from_utf8(read).unwrap()
 }
 

@@ -160,7 +160,6 @@ impl TaskReader {
     /// - Returns [`Error::BadAnswer`] if the node sends an invalid answer.
     /// - Returns [`Error::Deadline`] if the deadline passes.
     /// - Returns [`Error::Store`] if the job of `context` was cancelled.
-    #[expect(clippy::should_implement_trait, reason = "it needs a context")]
     pub fn next(&mut self, context: &Context) -> Result<Option<RecordBatch>> {
         let inner = &self.nodes.0;
         loop {
