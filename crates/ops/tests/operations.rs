@@ -982,10 +982,14 @@ fn vectors_are_listed_described_and_removed_with_their_index_and_other_datasets_
         "{indexed}"
     );
     run(json!({ "operation": "nearest rm", "inputs": ["documents"] }));
-    // A list of all vectors does not read the directories of their indexes.
-    let mut listed = indexed;
-    listed.as_object_mut().unwrap().remove("list_sizes");
-    assert_eq!(run(json!({ "operation": "nearest ls" })), json!({ "datasets": [listed, plain] }));
+    assert_eq!(indexed["imported_from"], "vectors");
+    // A list of all vectors reads neither the directories of their indexes nor the vectors' own files.
+    let listed = |mut described: Value| {
+        ["list_sizes", "imported_from"].map(|field| described.as_object_mut().unwrap().remove(field));
+        described
+    };
+    let expected = json!({ "datasets": [listed(indexed), listed(plain)] });
+    assert_eq!(run(json!({ "operation": "nearest ls" })), expected);
 
     // Removes only the index.
     let removed = run(json!({ "operation": "nearest rm", "inputs": ["indexed"], "index": true }));
