@@ -985,7 +985,8 @@ fn vectors_are_listed_described_and_removed_with_their_index_and_other_datasets_
     assert_eq!(indexed["imported_from"], "vectors");
     // A list of all vectors reads neither the directories of their indexes nor the vectors' own files.
     let listed = |mut described: Value| {
-        ["list_sizes", "imported_from"].map(|field| described.as_object_mut().unwrap().remove(field));
+        let fields = described.as_object_mut().unwrap();
+        ["list_sizes", "imported_from"].iter().for_each(|field| _ = fields.remove(*field));
         described
     };
     let expected = json!({ "datasets": [listed(indexed), listed(plain)] });
