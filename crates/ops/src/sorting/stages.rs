@@ -42,9 +42,10 @@ use crate::{files::Asker, target::OnNodes};
 const SAMPLES_PER_RANGE: u64 = 4;
 /// The largest number of these parts.
 const SAMPLES_MAX: u64 = 1024;
-/// The largest number of these reads that are in flight at the same time, and the memory of each in bytes.
+/// The largest number of these reads that are in flight at the same time.
 const SAMPLE_READS_MAX: usize = 8;
-const SAMPLE_READ_BYTES: u64 = 8 << 20;
+/// The memory of such a read in bytes, besides the answers of nodes.
+const SAMPLE_READ_BYTES: u64 = 1 << 20;
 /// The size of each of these parts, in bytes.
 const SAMPLE_BYTES: u64 = 8 << 10;
 /// The size at which a batch of the exchange ends, in bytes. The last row may exceed this size.
@@ -417,16 +418,24 @@ fn splitters(
     // The parts that are read, and the keys.
     let budget = asker.context.budget();
     let _memory = budget.reserve(2 * SAMPLE_BYTES * samples, "a sample of the rows")?;
-    let threads = ((budget.free_bytes() / SAMPLE_READ_BYTES) as usize).clamp(1, SAMPLE_READS_MAX);
+    let read_bytes = SAMPLE_READ_BYTES + asker.nodes.answer_bytes();
+    let threads = ((budget.free_bytes() / read_bytes) as usize).clamp(1, SAMPLE_READS_MAX);
+    // A read alone may take all memory. Several reads take equal parts, since each takes what is free.
+    let part = |_| match threads {
+        1 => Ok(asker.context.clone()),
+        _ => budget.part(read_bytes, 1, "a read of a sample").map(|part| asker.context.within(part)),
+    };
+    let contexts = (0..threads).map(part).collect::<std::result::Result<Vec<Context>, _>>()?;
     let step = (bytes / samples).max(SAMPLE_BYTES);
     let steps = |whole: &DistributedFile| (0..whole.bytes()).step_by(step as usize);
     let places: Vec<(&DistributedFile, u64)> =
         wholes.iter().flat_map(|whole| steps(whole).map(move |at| (whole, at))).collect();
     let read = |first: usize| {
         let mut keys: Vec<Vec<u8>> = Vec::new();
+        let asker = Asker { context: &contexts[first], ..*asker };
         for &(whole, at) in places.iter().skip(first).step_by(threads) {
             asker.context.check_cancelled()?;
-            sample(asker, whole, how, at, &mut keys)?;
+            sample(&asker, whole, how, at, &mut keys)?;
         }
         Ok::<_, Error>(keys)
     };
