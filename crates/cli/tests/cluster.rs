@@ -338,7 +338,7 @@ fn wait_for_session(folder: &Folder, node: &Node) {
 #[test]
 fn a_node_that_is_killed_in_an_exchange_costs_no_result() {
     let folder = Folder::new();
-    let nodes = four_nodes(&folder, 150_000);
+    let nodes = four_nodes(&folder, 300_000);
     let child = folder.run(&format!("{SORT} -o there --node {} --json", named(&nodes))).spawn();
     wait_for_session(&folder, &nodes[2]);
     nodes[2].send(Signal::KILL);
@@ -352,7 +352,7 @@ fn a_node_that_is_killed_in_an_exchange_costs_no_result() {
 #[test]
 fn a_client_that_is_killed_leaves_nothing_on_the_nodes() {
     let folder = Folder::new();
-    let nodes = four_nodes(&folder, 150_000);
+    let nodes = four_nodes(&folder, 300_000);
     let all = named(&nodes);
     for output in ["there", "store:sorted"] {
         let mut child = folder.run(&format!("{SORT} -o {output} --node {all} --json")).spawn();
@@ -371,7 +371,7 @@ fn a_client_that_is_killed_leaves_nothing_on_the_nodes() {
 #[test]
 fn a_signal_stops_a_job_on_a_cluster() {
     let folder = Folder::new();
-    let nodes = four_nodes(&folder, 150_000);
+    let nodes = four_nodes(&folder, 300_000);
     let all = named(&nodes);
     let child = folder.run(&format!("{SORT} -o there --node {all} --json")).spawn();
     wait_for_session(&folder, &nodes[0]);
@@ -384,7 +384,7 @@ fn a_signal_stops_a_job_on_a_cluster() {
     assert!(!folder.path("there").exists());
     nothing_is_left(&folder, &all, &stores(0..4), AT_ONCE);
     // A deadline stops the job as a signal does.
-    let said = folder.run(&format!("{} -o there --node {all}", SORT.replace("60", "0.9"))).exits(2);
+    let said = folder.run(&format!("{} -o there --node {all}", SORT.replace("60", "0.2"))).exits(2);
     assert!(said.stderr.contains("deadline"), "{}", said.stderr);
     nothing_is_left(&folder, &all, &stores(0..4), AT_ONCE);
 }
