@@ -23,7 +23,7 @@ pub struct Output {
 }
 
 /// The kind of a failed attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum FailureKind {
     /// Another attempt may succeed.
     Retryable,
@@ -35,7 +35,7 @@ pub enum FailureKind {
 }
 
 /// The cause of a failed fetch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum FetchFailure {
     /// The node of the outputs answers that it lacks them, or their bytes do not match their checksum.
     Gone,

@@ -1,4 +1,4 @@
-//! Tests of the requests of a job to nodes: which client may send them, and what a node does with invalid ones.
+//! Tests of the rights that a client needs for the requests of a job, and of the refusals of invalid requests.
 
 use std::{
     io::{Cursor, ErrorKind},

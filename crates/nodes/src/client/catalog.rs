@@ -8,6 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use inshore_kernel::ResumePosition;
 
 use super::{
     generations::{self, DatasetListing, GenerationStatus},
@@ -82,23 +83,38 @@ pub(crate) struct Replica {
     pub file: String,
 }
 
+impl Piece {
+    /// Returns the request to a holder for the bytes of the piece from a position on. The numbers are those of the piece
+    /// and of the file in the request.
+    pub(crate) fn request(
+        &self,
+        holder: &Replica,
+        dataset: &str,
+        (number, whole): (u64, u64),
+        reach: ResumePosition,
+    ) -> PieceRequest {
+        PieceRequest {
+            number,
+            whole,
+            dataset: dataset.to_string(),
+            id: holder.id,
+            file: holder.file.clone(),
+            from: reach.bytes,
+            to: self.bytes,
+            offset: self.offset + reach.bytes,
+            lines: self.lines_before + reach.lines,
+        }
+    }
+}
+
 impl DistributedFile {
     /// Returns the requests for a whole piece, each with the index of a node that holds the piece. `number` and `whole`
     /// are the numbers of the piece and of the file in the request.
     pub fn piece_requests(&self, piece: usize, number: u64, whole: u64) -> Vec<(usize, PieceRequest)> {
-        let Piece { offset, lines_before, bytes, from, holders, .. } = &self.pieces[piece];
-        let request = |holder: &Replica| PieceRequest {
-            number,
-            whole,
-            dataset: self.dataset.clone(),
-            id: holder.id,
-            file: holder.file.clone(),
-            from: *from,
-            to: *bytes,
-            offset: offset + from,
-            lines: *lines_before,
-        };
-        holders.iter().map(|holder| (holder.node, request(holder))).collect()
+        let piece = &self.pieces[piece];
+        let start = ResumePosition { bytes: piece.from, lines: 0 };
+        let request = |holder: &Replica| piece.request(holder, &self.dataset, (number, whole), start);
+        piece.holders.iter().map(|holder| (holder.node, request(holder))).collect()
     }
 
     /// Returns the reasons why no node holds a piece.

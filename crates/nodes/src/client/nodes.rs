@@ -377,6 +377,13 @@ impl Node {
         Error::Lost { node: self.address.clone(), what }
     }
 
+    /// Parses the answer to a request for the node's certificate. A node without credentials has none.
+    pub fn certificate(&self, answer: &[Bytes]) -> Result<Option<String>> {
+        let text = String::from_utf8(answer.concat());
+        let text = text.map_err(|_| self.bad_answer("an invalid certificate"))?;
+        Ok(Some(text).filter(|text| !text.is_empty()))
+    }
+
     pub fn bad_answer(&self, what: &str) -> Error {
         Error::BadAnswer { node: self.address.clone(), what: what.to_string() }
     }

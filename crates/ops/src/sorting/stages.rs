@@ -5,11 +5,11 @@
 //!   merge:  range r of each map output ─► merge by keys ─► piece r    a file on the node's scratch
 //! ```
 //!
-//! Splitters divide the keys of a sample: for each range about [`SAMPLES_PER_RANGE`] parts of [`SAMPLE_BYTES`] bytes, evenly
-//! spread over the input. A splitter is the shortest prefix that divides two neighbouring keys of the sample, as in the
-//! inner nodes of a B-tree, so the request of a job stays small if keys are long. Rows with equal keys are in one range, so
-//! `unique` needs to look at one range only. The result equals that of a local sort byte for byte, for the reasons in the
-//! parent module.
+//! Splitters divide the keys of a sample: for each range about [`SAMPLES_PER_RANGE`] parts of [`SAMPLE_BYTES`] bytes,
+//! evenly spread over the input. A splitter is the shortest prefix that divides two neighbouring keys of the sample, as in
+//! the inner nodes of a B-tree, so the request of a job stays small if keys are long. Rows with equal keys are in one
+//! range, so `unique` needs to look at one range only. The result equals that of a local sort byte for byte, for the
+//! reasons in the parent module.
 //!
 //! Memory: a map attempt sorts any number of bytes in its slot, with runs on scratch. A merge attempt holds a batch of
 //! each map output, so pieces are grouped into as many map partitions as fit. A range is about a quarter of a slot, so
@@ -544,10 +544,10 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_recognized_behind_an_error_of_a_sort() {
-        let full = || inshore_store::Error::Cancelled;
-        let failure: Failure = inshore_tables::Error::Store(full()).into();
+    fn an_error_of_the_store_is_found_behind_an_error_of_a_sort() {
+        let error = || inshore_store::Error::Cancelled;
+        let failure: Failure = inshore_tables::Error::Store(error()).into();
         assert!(of_store(failure).downcast_ref::<inshore_store::Error>().is_some());
-        assert!(of_store(full().into()).downcast_ref::<inshore_store::Error>().is_some());
+        assert!(of_store(error().into()).downcast_ref::<inshore_store::Error>().is_some());
     }
 }

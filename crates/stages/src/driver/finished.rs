@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 
 use arrow_array::cast::AsArray;
 use inshore_nodes::{
-    Error as NodesError, Nodes, SingleTask, SpreadId, WatchedTask,
+    Error as NodesError, Nodes, SpreadId, WatchedTask,
     protocol::{FileMap, Generation, MAP_VERSION, MapNode, MapPiece},
     spread,
 };
 use inshore_store::Context;
 use serde::Serialize;
-use serde_json::json;
 
 use super::members::{Member, Result, ask_all};
 use crate::{
     AttemptToken, Counters, DriverError, NodeId, Output,
-    node::{PUBLISH_KIND, PublishAnswer, PublishRequest, RANGE_KIND, RangeContent, RangeRequest, TASK_BYTES},
+    node::{
+        PUBLISH_KIND, PublishAnswer, PublishRequest, RANGE_KIND, RangeContent, RangeRequest, task_of_session,
+    },
 };
 
 /// The cost of a stage.
@@ -117,15 +118,7 @@ impl FinishedJob {
             let outputs = vec![(output.token.0, output.checksum)];
             let content = RangeContent::Outputs { outputs, range: 0 };
             let request = RangeRequest { session: self.id.clone(), content };
-            let mut reader = self.nodes.read_task(
-                member.index,
-                SingleTask {
-                    kind: RANGE_KIND,
-                    arguments: json!(request),
-                    pieces: Vec::new(),
-                    memory_bytes: Some(TASK_BYTES),
-                },
-            );
+            let mut reader = self.nodes.read_task(member.index, task_of_session(RANGE_KIND, &request));
             let lost =
                 || DriverError::OutputLost { node: member.address.clone(), partition: output.partition };
             let mut bytes = 0;
@@ -155,7 +148,7 @@ impl FinishedJob {
     pub fn publish(&self, context: &Context, name: &str, record_bytes: Option<u64>) -> Result<()> {
         let holders: Vec<NodeId> = self.sessions.keys().copied().collect();
         let task = |node: NodeId, request: &PublishRequest| {
-            (self.members[node.0 as usize].index, publish_task(request))
+            (self.members[node.0 as usize].index, task_of_session(PUBLISH_KIND, request))
         };
         let pieces = |node: NodeId| {
             let own = self.outputs.iter().filter(|(output, _)| output.node == node);
@@ -223,7 +216,8 @@ impl FinishedJob {
 pub fn check_name(nodes: &Nodes, context: &Context, name: &str) -> Result<()> {
     let request = PublishRequest::Check { name: name.to_string() };
     let count = nodes.addresses().count();
-    let mut readers: Vec<_> = (0..count).map(|node| nodes.read_task(node, publish_task(&request))).collect();
+    let mut readers: Vec<_> =
+        (0..count).map(|node| nodes.read_task(node, task_of_session(PUBLISH_KIND, &request))).collect();
     for reader in &mut readers {
         match reader.next(context) {
             // A lost node takes no part in the job.
@@ -232,9 +226,4 @@ pub fn check_name(nodes: &Nodes, context: &Context, name: &str) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn publish_task(request: &PublishRequest) -> SingleTask {
-    let (arguments, memory_bytes) = (json!(request), Some(TASK_BYTES));
-    SingleTask { kind: PUBLISH_KIND, arguments, pieces: Vec::new(), memory_bytes }
 }

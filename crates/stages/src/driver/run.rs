@@ -8,7 +8,6 @@ use std::{
 
 use inshore_nodes::{Error as NodesError, Nodes, SingleTask, TaskEvent, WatchedTask, protocol::TaskDone};
 use inshore_store::Context;
-use serde_json::json;
 
 use super::{
     finished::{FinishedJob, JobReport, NodeReport, StageReport},
@@ -19,8 +18,8 @@ use crate::{
     Action, AttemptToken, DriverError, Error, Event, FailureKind, InputPartition, NAMED, NodeId, Output,
     PartitionId, Scheduler, Work,
     node::{
-        ATTEMPT_KIND, AttemptRequest, AttemptResult, Producer, SESSION_KIND, SessionRequest, TASK_BYTES,
-        WorkRequest,
+        ATTEMPT_KIND, AttemptRequest, AttemptResult, Producer, SESSION_KIND, SessionRequest, WorkRequest,
+        task_of_session,
     },
 };
 
@@ -243,12 +242,7 @@ impl Driver<'_> {
             nodes: nodes.collect(),
             own: node.0 as usize,
         };
-        let task = SingleTask {
-            kind: SESSION_KIND,
-            arguments: json!(request),
-            pieces: Vec::new(),
-            memory_bytes: Some(needed_bytes),
-        };
+        let task = SingleTask { memory_bytes: Some(needed_bytes), ..task_of_session(SESSION_KIND, &request) };
         let sender = self.sender.clone();
         let task = self.nodes.watch_task(member.index, task, move |event| {
             // The receiver lives as long as the driver.
@@ -270,7 +264,7 @@ impl Driver<'_> {
         pieces: Vec<inshore_nodes::protocol::PieceRequest>,
     ) -> SingleTask {
         let request = AttemptRequest { session: self.id.clone(), token: token.0, work };
-        SingleTask { kind: ATTEMPT_KIND, arguments: json!(request), pieces, memory_bytes: Some(TASK_BYTES) }
+        SingleTask { pieces, ..task_of_session(ATTEMPT_KIND, &request) }
     }
 
     fn start(&mut self, token: AttemptToken, node: NodeId, work: Work) {
@@ -367,10 +361,10 @@ impl Driver<'_> {
                     }
                     Event::Finished { token, bytes, checksum }
                 }
-                Ok(AttemptResult::Failed { kind, why }) => Event::Failed { token, kind: kind.into(), why },
+                Ok(AttemptResult::Failed { kind, why }) => Event::Failed { token, kind, why },
                 Ok(AttemptResult::FetchFailed { outputs, cause }) => {
                     let outputs = outputs.into_iter().map(AttemptToken).collect();
-                    Event::FetchFailed { token, outputs, cause: cause.into() }
+                    Event::FetchFailed { token, outputs, cause }
                 }
                 Ok(AttemptResult::Deleted) => failed("an unexpected answer".to_string()),
                 Err(error) => failed(format!("an invalid answer: {error}")),

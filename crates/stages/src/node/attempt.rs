@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{
     ATTEMPT_KIND, RangeContent, RangeRequest,
-    fetch::{FetchError, FetchedBytes, FetchedRange, fetch},
+    fetch::{FetchError, FetchedRange, fetch},
     output::{OutputWriter, READER_BYTES, RangeBytes, RangeReader, StoredOutput},
     session::{Session, Sessions, Slot},
 };
@@ -62,58 +62,14 @@ pub(crate) enum AttemptResult {
         fetched: Vec<(usize, u64)>,
     },
     Failed {
-        kind: Kind,
+        kind: FailureKind,
         why: String,
     },
     FetchFailed {
         outputs: Vec<u32>,
-        cause: Fetched,
+        cause: FetchFailure,
     },
     Deleted,
-}
-
-/// [`FailureKind`] in a message.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) enum Kind {
-    Retryable,
-    DiskFull,
-}
-
-impl From<Kind> for FailureKind {
-    fn from(kind: Kind) -> FailureKind {
-        match kind {
-            Kind::Retryable => FailureKind::Retryable,
-            Kind::DiskFull => FailureKind::DiskFull,
-        }
-    }
-}
-
-/// [`FetchFailure`] in a message.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) enum Fetched {
-    Gone,
-    Unreachable,
-    Slow,
-}
-
-impl From<Fetched> for FetchFailure {
-    fn from(cause: Fetched) -> FetchFailure {
-        match cause {
-            Fetched::Gone => FetchFailure::Gone,
-            Fetched::Unreachable => FetchFailure::Unreachable,
-            Fetched::Slow => FetchFailure::Slow,
-        }
-    }
-}
-
-impl From<FetchFailure> for Fetched {
-    fn from(cause: FetchFailure) -> Fetched {
-        match cause {
-            FetchFailure::Gone => Fetched::Gone,
-            FetchFailure::Unreachable => Fetched::Unreachable,
-            FetchFailure::Slow => Fetched::Slow,
-        }
-    }
 }
 
 /// The handler that runs attempts.
@@ -139,17 +95,15 @@ impl TaskHandler for Attempts {
         let slot = session.begin_attempt(token, task.job.cancel())?;
         let result = match run(&session, &slot, work, task.sources) {
             Ok((output, fetched)) => {
-                let (bytes, checksum, lines) = (output.bytes(), output.checksum(), output.lines);
+                let (bytes, checksum, lines) = (output.bytes(), output.checksum, output.lines);
                 session.add(token, Arc::new(output));
                 AttemptResult::Finished { bytes, checksum, lines, fetched }
             }
-            Err(FetchError::Missing(outputs, cause)) => {
-                AttemptResult::FetchFailed { outputs, cause: cause.into() }
-            }
+            Err(FetchError::Missing(outputs, cause)) => AttemptResult::FetchFailed { outputs, cause },
             Err(FetchError::Failed(failure)) => {
                 task.job.check_cancelled()?;
                 let is_full = matches!(failure.downcast_ref(), Some(inshore_store::Error::NoSpace { .. }));
-                let kind = if is_full { Kind::DiskFull } else { Kind::Retryable };
+                let kind = if is_full { FailureKind::DiskFull } else { FailureKind::Retryable };
                 AttemptResult::Failed { kind, why: failure.to_string() }
             }
         };
@@ -159,6 +113,7 @@ impl TaskHandler for Attempts {
 
 /// The number of bytes that were fetched from each other node.
 type Fetches = Vec<(usize, u64)>;
+
 /// Checks the nodes and the pieces that a request names.
 fn check(work: &WorkRequest, nodes: usize) -> Result<(), Failure> {
     let is_valid = match work {
@@ -229,22 +184,15 @@ fn inputs(
         let content = RangeContent::Outputs { outputs, range };
         let request = RangeRequest { session: session.id.clone(), content };
         let fetched = fetch(job, (&session.nodes, node), &request, (tokens.len(), &tokens), kept_bytes)?;
-        fetched_bytes.push((node, fetched.iter().map(|range| range.len).sum()));
-        for (producer, FetchedRange { bytes: stored, memory, .. }) in of_node.iter().zip(fetched) {
-            found.push((
-                producer.place,
-                match stored {
-                    FetchedBytes::Memory(pieces) => RangeBytes::Memory(pieces, memory),
-                    FetchedBytes::File(output) => RangeBytes::File(output, 0),
-                },
-            ));
-        }
+        fetched_bytes.push((node, fetched.iter().map(|range| range.bytes).sum()));
+        let places = of_node.iter().map(|producer| producer.place);
+        found.extend(places.zip(fetched.into_iter().map(|range| range.stored)));
     }
     for producer in producers.iter().filter(|producer| producer.node == session.own) {
         let Some(output) = session.output(producer.token, producer.checksum) else {
             return Err(FetchError::Missing(vec![producer.token], FetchFailure::Gone));
         };
-        found.push((producer.place, RangeBytes::File(output, range)));
+        found.push((producer.place, RangeBytes::File(output.file.clone(), output.range(range))));
     }
     found.sort_by_key(|(place, _)| *place);
     let open = |(_, bytes)| RangeReader::open(job, bytes).map_err(FetchError::from);
@@ -265,13 +213,12 @@ fn copied(
     let fetched = fetch(job, (&session.nodes, node), &request, (pieces.len(), &[]), u64::MAX)?;
     let source = |(piece, fetched): (PieceRequest, FetchedRange)| {
         let PieceRequest { number, whole, from, to, offset, lines, .. } = piece;
-        match fetched.bytes {
-            FetchedBytes::File(output) if output.bytes() == to - from => {
-                let source = Source::dataset(job, output.file.clone());
-                let source = source.behind(SourceOffset { offset, lines });
+        match fetched.stored {
+            RangeBytes::File(file, _) if fetched.bytes == to - from => {
+                let source = Source::dataset(job, file).behind(SourceOffset { offset, lines });
                 Ok(TaskSource { number, whole, source, stored: None })
             }
-            _ => Err(format!("received {} bytes of a piece, expected {}", fetched.len, to - from).into()),
+            _ => Err(format!("received {} bytes of a piece, expected {}", fetched.bytes, to - from).into()),
         }
     };
     Ok(pieces.into_iter().zip(fetched).map(source).collect::<Result<_, Failure>>()?)

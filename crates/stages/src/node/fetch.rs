@@ -1,17 +1,15 @@
 //! Fetches ranges from other nodes.
 
-use std::sync::Arc;
-
 use arrow_array::{RecordBatch, cast::AsArray, types::UInt32Type};
 use inshore_kernel::Failure;
-use inshore_nodes::{Error as NodesError, Nodes, SingleTask};
+use inshore_nodes::{Error as NodesError, Nodes};
 use inshore_store::{CheckedFile, FileWriter, Job, Reservation};
-use serde_json::json;
 
 use super::{
-    RANGE_KIND, RangeRequest, TASK_BYTES,
-    output::{BLOCK_BYTES, RangeEntry, StoredOutput},
+    RANGE_KIND, RangeRequest,
+    output::{BLOCK_BYTES, RangeBytes, RangeEntry},
     ranges::RangeSummary,
+    task_of_session,
 };
 use crate::FetchFailure;
 
@@ -21,17 +19,9 @@ const STEP_BYTES: u64 = 1 << 20;
 /// A range that was fetched. Its bytes lie in memory, or on scratch if the memory of the slot does not suffice.
 #[derive(Debug)]
 pub(super) struct FetchedRange {
-    pub bytes: FetchedBytes,
-    pub memory: Option<Reservation>,
+    pub stored: RangeBytes,
     /// The number of bytes.
-    pub len: u64,
-}
-
-#[derive(Debug)]
-pub(super) enum FetchedBytes {
-    /// The pieces of the range, in order.
-    Memory(Vec<Vec<u8>>),
-    File(Arc<StoredOutput>),
+    pub bytes: u64,
 }
 
 /// The reason why a fetch gave no ranges.
@@ -58,13 +48,7 @@ pub(super) fn fetch(
     kept_bytes: u64,
 ) -> Result<Vec<FetchedRange>, FetchError> {
     let missing = |cause| FetchError::Missing(tokens.to_vec(), cause);
-    let task = SingleTask {
-        kind: RANGE_KIND,
-        arguments: json!(request),
-        pieces: Vec::new(),
-        memory_bytes: Some(TASK_BYTES),
-    };
-    let mut reader = nodes.read_task(node, task);
+    let mut reader = nodes.read_task(node, task_of_session(RANGE_KIND, request));
     let mut ranges: Vec<RangeBuffer> = (0..count).map(|_| RangeBuffer::default()).collect();
     loop {
         let batch = match reader.next(job) {
@@ -164,18 +148,13 @@ impl RangeBuffer {
 
     fn finish(mut self) -> Result<FetchedRange, Failure> {
         self.end()?;
-        let bytes = match self.file {
+        let stored = match self.file {
             Some(file) => {
                 let entry = RangeEntry { offset: 0, bytes: self.bytes, crc: self.crc.finalize() };
-                FetchedBytes::File(Arc::new(StoredOutput {
-                    file,
-                    ranges: vec![entry],
-                    lines: 0,
-                    _memory: None,
-                }))
+                RangeBytes::File(file, entry)
             }
-            None => FetchedBytes::Memory(self.memory),
+            None => RangeBytes::Memory(self.memory, self.reservation),
         };
-        Ok(FetchedRange { bytes, memory: self.reservation, len: self.bytes })
+        Ok(FetchedRange { stored, bytes: self.bytes })
     }
 }

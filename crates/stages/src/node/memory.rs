@@ -2,9 +2,6 @@
 
 use super::output::{BLOCK_BYTES, WRITER_BYTES};
 
-/// The memory of a task that names a session, in bytes, besides the memory of the session.
-pub(crate) const TASK_BYTES: u64 = 0;
-
 /// The number of read buffers of a served range.
 pub(super) const SERVE_BUFFERS: usize = 4;
 /// The memory for a served range: read buffers, and a message with its copies.

@@ -28,7 +28,6 @@ mod session;
 use self::{attempt::Attempts, publish::Publishes, ranges::Ranges, session::Sessions};
 pub(crate) use self::{
     attempt::{AttemptRequest, AttemptResult, Producer, WorkRequest},
-    memory::TASK_BYTES,
     publish::{PublishAnswer, PublishRequest},
     ranges::{RANGE_KIND, RangeContent, RangeRequest},
     session::SessionRequest,
@@ -41,7 +40,9 @@ pub use self::{
 use std::sync::Arc;
 
 use inshore_kernel::TaskHandlers;
-use inshore_nodes::NodeCredentials;
+use inshore_nodes::{NodeCredentials, SingleTask};
+use serde::Serialize;
+use serde_json::json;
 
 use crate::StageWork;
 
@@ -64,4 +65,9 @@ pub fn with_stages(
         .with(Attempts(sessions.clone()))
         .with(Ranges(sessions.clone()))
         .with(Publishes(sessions))
+}
+
+/// Returns a task that names a session. The task works in the memory of the session, and takes no other memory.
+pub(crate) fn task_of_session(kind: &'static str, request: &impl Serialize) -> SingleTask {
+    SingleTask { kind, arguments: json!(request), pieces: Vec::new(), memory_bytes: Some(0) }
 }

@@ -5,7 +5,7 @@
 //!   directory:  offset, length and CRC-32 of each range, in memory
 //! ```
 
-use std::{collections::VecDeque, io::Read, sync::Arc};
+use std::{collections::VecDeque, io::Read};
 
 use arrow_array::RecordBatch;
 use arrow_ipc::{reader::StreamReader, writer::StreamWriter};
@@ -37,8 +37,10 @@ pub(super) struct StoredOutput {
     pub ranges: Vec<RangeEntry>,
     /// The number of line feeds in bytes that were written without batches.
     pub lines: u64,
+    /// The checksum of the directory.
+    pub checksum: u64,
     /// The memory of the directory.
-    pub _memory: Option<Reservation>,
+    _memory: Reservation,
 }
 
 impl StoredOutput {
@@ -47,21 +49,21 @@ impl StoredOutput {
         self.ranges.iter().map(|range| range.bytes).sum()
     }
 
-    /// Returns the checksum of the directory.
-    pub fn checksum(&self) -> u64 {
-        let mut hasher = crc32fast::Hasher::new();
-        for RangeEntry { offset, bytes, crc } in &self.ranges {
-            hasher.update(&offset.to_le_bytes());
-            hasher.update(&bytes.to_le_bytes());
-            hasher.update(&crc.to_le_bytes());
-        }
-        hasher.finalize().into()
-    }
-
     /// Returns the entry of a range. A range without bytes has an entry of zeros.
     pub fn range(&self, number: u32) -> RangeEntry {
         self.ranges.get(number as usize).copied().unwrap_or_default()
     }
+}
+
+/// Returns the checksum of a directory.
+fn checksum(ranges: &[RangeEntry]) -> u64 {
+    let mut hasher = crc32fast::Hasher::new();
+    for RangeEntry { offset, bytes, crc } in ranges {
+        hasher.update(&offset.to_le_bytes());
+        hasher.update(&bytes.to_le_bytes());
+        hasher.update(&crc.to_le_bytes());
+    }
+    hasher.finalize().into()
 }
 
 /// Writes the output of an attempt.
@@ -155,7 +157,8 @@ impl OutputWriter {
         let bytes = (self.ranges.len() * size_of::<RangeEntry>()) as u64;
         let memory = self.budget.reserve(bytes, "the directory of an output")?;
         let file = self.file.finish()?;
-        Ok(StoredOutput { file, ranges: self.ranges, lines: self.lines, _memory: Some(memory) })
+        let checksum = checksum(&self.ranges);
+        Ok(StoredOutput { file, ranges: self.ranges, lines: self.lines, checksum, _memory: memory })
     }
 }
 
@@ -164,7 +167,7 @@ impl OutputWriter {
 pub(super) enum RangeBytes {
     /// The pieces of the range, with the reservation of their memory.
     Memory(Vec<Vec<u8>>, Option<Reservation>),
-    File(Arc<StoredOutput>, u32),
+    File(CheckedFile, RangeEntry),
 }
 
 /// Reads the batches of one range. A range in a file takes [`READER_BYTES`] of the budget.
@@ -183,13 +186,8 @@ impl RangeReader {
             RangeBytes::Memory(pieces, memory) => {
                 Box::new(Pieces { pieces: pieces.into(), used: 0, _memory: memory })
             }
-            RangeBytes::File(output, number) => {
-                let entry = output.range(number);
-                if entry.bytes == 0 {
-                    return Ok(RangeReader(None));
-                }
-                Box::new(FileBytes::open(job, &output.file, entry)?)
-            }
+            RangeBytes::File(_, entry) if entry.bytes == 0 => return Ok(RangeReader(None)),
+            RangeBytes::File(file, entry) => Box::new(FileBytes::open(job, &file, entry)?),
         };
         Ok(RangeReader(Some(StreamReader::try_new(read, None)?)))
     }

@@ -143,7 +143,7 @@ impl Session {
 
     /// Returns the output of an attempt if its directory has this checksum.
     pub fn output(&self, token: u32, checksum: u64) -> Option<Arc<StoredOutput>> {
-        self.state().outputs.get(&token).filter(|output| output.checksum() == checksum).cloned()
+        self.state().outputs.get(&token).filter(|output| output.checksum == checksum).cloned()
     }
 
     pub fn add(&self, token: u32, output: Arc<StoredOutput>) {

@@ -8,9 +8,9 @@ use crate::RowSet;
 /// The largest number of buckets that a query probes. If a search asks for more probes, the answer is exact.
 pub const PROBES_MAX: u64 = 4096;
 
-/// A search is exact if at least one of `EXACT_SHARE` vectors is expected to be a candidate of each query. With this share, the scattered
-/// reads of the candidates fetch nearly every check block of small vectors for each query. An exact search compares at
-/// most twice as many pairs, and its reads are sequential and serve a batch of queries.
+/// A search is exact if at least one of `EXACT_SHARE` vectors is expected to be a candidate of each query. With this
+/// share, the scattered reads of the candidates fetch nearly every check block of small vectors for each query. An exact
+/// search compares at most twice as many pairs, and its reads are sequential and serve a batch of queries.
 const EXACT_SHARE: u64 = 2;
 
 /// The estimates from which a search chooses between hash tables and an exact search.

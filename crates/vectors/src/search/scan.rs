@@ -247,7 +247,7 @@ impl<T: Tiled> Pass<'_, T> {
     /// Searches the rows `rows`, whose bytes are `bytes`. If a selection exists, the selected rows are first moved to
     /// the front of `bytes`.
     ///
-    /// A block takes seconds if the pass has many queries. So the search checks for cancellation within a block.
+    /// The search checks for cancellation within a block, since a block takes seconds if the pass has many queries.
     fn search_block(&self, rows: Range<u64>, bytes: &mut [u8], scratch: &mut Scratch<T::Lane>) -> Result<()> {
         let Range { start: first, .. } = rows;
         let part_rows = self.plan.subblock_rows;

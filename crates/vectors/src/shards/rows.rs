@@ -23,8 +23,7 @@ impl RowReader {
     /// Returns [`Error::Store`] if an I/O operation fails or the budget has too little free memory.
     pub fn new(context: &Context, file: &VectorFile) -> Result<RowReader> {
         // The source of the rows reserves its own memory. This reservation covers the rows as the file contains them,
-        // the rows as elements, and the
-        // pending bytes of the stream.
+        // the rows as elements, and the pending bytes of the stream.
         let rows_bytes = file.rows_bytes(true) - FILE_SOURCE_BYTES;
         let memory = context.budget().reserve(2 * rows_bytes, "vectors that are imported")?;
         let rows = file.rows(context, 0, true)?;

@@ -58,17 +58,7 @@ impl PlacedShard {
     /// Returns the request to a node for the remainder of the shard.
     fn request(&self, number: usize, node: usize, reach: ResumePosition) -> Option<PieceRequest> {
         let holder = self.piece.holders.iter().find(|holder| holder.node == node)?;
-        Some(PieceRequest {
-            number: number as u64,
-            whole: self.whole,
-            dataset: self.dataset.clone(),
-            id: holder.id,
-            file: holder.file.clone(),
-            from: reach.bytes,
-            to: self.piece.bytes,
-            offset: self.piece.offset + reach.bytes,
-            lines: self.piece.lines_before + reach.lines,
-        })
+        Some(self.piece.request(holder, &self.dataset, (number as u64, self.whole), reach))
     }
 }
 

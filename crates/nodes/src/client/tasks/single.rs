@@ -12,8 +12,10 @@ use tokio::task::JoinHandle;
 
 use crate::{
     Error, NodeCredentials, Nodes, Result,
-    client::parsed,
-    client::pump::{AttemptReport, LATE, NodeMessage, Outlet, pump, queue},
+    client::{
+        parsed,
+        pump::{AttemptReport, LATE, NodeMessage, Outlet, pump, queue},
+    },
     protocol::{PieceRequest, TaskDone, TaskRequest, VERSION},
 };
 
@@ -126,12 +128,7 @@ impl Nodes {
     pub fn certificates(&self, nodes: &[usize]) -> Vec<Result<Option<String>>> {
         let questions = nodes.iter().map(|&node| (node, "certificate", bytes::Bytes::new())).collect();
         let answers = self.ask_some(questions).into_iter().zip(nodes);
-        let text = |(answer, &node): (Result<Vec<bytes::Bytes>>, &usize)| {
-            let text = String::from_utf8(answer?.concat());
-            let text = text.map_err(|_| self.0.nodes[node].bad_answer("an invalid certificate"))?;
-            Ok(Some(text).filter(|text| !text.is_empty()))
-        };
-        answers.map(text).collect()
+        answers.map(|(answer, &node)| self.0.nodes[node].certificate(&answer?)).collect()
     }
 }
 

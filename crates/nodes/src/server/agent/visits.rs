@@ -144,7 +144,7 @@ impl Agent {
             what: "this is not an address of a node: expected HOST or HOST:PORT".to_string(),
         })?;
         if let Some(own) = &self.0.config.credentials {
-            own.check_node(&host, certificate.unwrap_or_default())?;
+            own.check_peer(address, certificate)?;
         }
         let node = Node::new(&host, named, &ClientConfig::new(Vec::new(), credentials))?;
         let (agent, called) = (self.clone(), address.to_string());

@@ -73,14 +73,9 @@ impl Traversal<'_> {
             }
         };
         for (&node, answer) in nodes.iter().zip(answers) {
-            let answer = answer.and_then(|answer| {
-                let text = String::from_utf8(answer.concat());
-                text.map_err(|_| self.nodes.0.nodes[node].bad_answer("an invalid certificate"))
-            });
+            let answer = answer.and_then(|answer| self.nodes.0.nodes[node].certificate(&answer));
             match answer {
-                Ok(certificate) => {
-                    certificates[node] = Some(certificate).filter(|text| !text.is_empty());
-                }
+                Ok(certificate) => certificates[node] = certificate,
                 Err(error @ (Error::Lost { .. } | Error::BadAnswer { .. })) => {
                     self.give_up(node, error);
                     return Ok(None);
