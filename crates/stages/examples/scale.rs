@@ -30,7 +30,7 @@ fn plan() -> inshore_stages::Result<Plan> {
         memory_bytes: 1 << 30,
     };
     let merge =
-        Stage { input: StageInput::Exchange(vec![0]), output: StageOutput::Result, memory_bytes: 1 << 30 };
+        Stage { input: StageInput::exchange([0]), output: StageOutput::Result, memory_bytes: 1 << 30 };
     Plan::new(vec![map, merge])
 }
 

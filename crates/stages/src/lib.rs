@@ -31,7 +31,8 @@
 //!
 //! **Order of work.** A node that asks gets, in this order: an attempt of its own that waited for ranges; an output
 //! that must move; a queued partition of the earliest stage that can run, its own replicas first, then a replica of the
-//! node with the longest queue; a second attempt. A second attempt is for the oldest attempt that runs alone and for
+//! node with the longest queue; a second attempt. A partition that reads state is left to the node that stores its
+//! state, as long as that node gets attempts. A second attempt is for the oldest attempt that runs alone and for
 //! longer than the finished attempts of its stage took on average. It begins only when nothing else is left.
 //!
 //! **Lost nodes.** The cluster reports a loss, or a node is silent for the time of its lease. Attempts and outputs of
@@ -112,15 +113,16 @@ mod scheduler;
 mod work;
 
 pub use driver::{
-    FinishedJob, InputPartition, JobReport, NodeReport, StageReport, StagesJob, check_name, run,
+    FinishedJob, InputPartition, JobInput, JobReport, JobStage, NodeReport, ResultRows, StageReport,
+    StagesJob, check_name, run,
 };
 pub use error::{DriverError, Error, NAMED, Result};
 pub use events::{Action, Event, FailureKind, FetchFailure, Output, Work};
 pub use ids::{AttemptToken, NodeId, PartitionId};
 pub use node::{
-    OutputWriter, READER_BYTES, RangeReader, WRITER_BYTES, memory_bytes, slot_bytes, with_stages,
+    OutputWriter, READER_BYTES, RangeInput, RangeReader, WRITER_BYTES, memory_bytes, slot_bytes, with_stages,
 };
 pub use options::Options;
 pub use plan::{Partitioning, Plan, Stage, StageInput, StageOutput};
 pub use scheduler::{Counters, Scheduler};
-pub use work::StageWork;
+pub use work::{MergeInputs, StageTask, StageWork};

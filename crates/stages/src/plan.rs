@@ -10,9 +10,22 @@ use crate::{
 pub enum StageInput {
     /// A map stage: for each partition, the nodes that hold a replica of its input.
     Replicas(Vec<Vec<NodeId>>),
-    /// A merge stage: the numbers of the stages whose exchanges it reads. Partition `p` reads range `p` of one output
-    /// of each partition of each of these stages.
-    Exchange(Vec<u32>),
+    /// A merge stage, which reads exchanges.
+    Exchange {
+        /// The numbers of stages. Partition `p` reads range `p` of one output of each partition of each of these.
+        ranges: Vec<u32>,
+        /// The numbers of stages whose *state* the stage reads. The output of an attempt may have one more range than
+        /// the exchange has: the state of its partition, which is read by the same partition of a later stage. For
+        /// example, a superstep of a graph algorithm reads the edges and values of its vertices from earlier stages.
+        states: Vec<u32>,
+    },
+}
+
+impl StageInput {
+    /// Returns the input of a stage that reads the exchanges of other stages, and no state.
+    pub fn exchange(ranges: impl Into<Vec<u32>>) -> StageInput {
+        StageInput::Exchange { ranges: ranges.into(), states: Vec::new() }
+    }
 }
 
 /// The partitioning of an exchange: the rule that divides the output of each attempt into ranges, one for each
@@ -76,7 +89,7 @@ pub struct Stage {
 ///     memory_bytes: 64 << 20,
 /// };
 /// let merge =
-///     Stage { input: StageInput::Exchange(vec![0]), output: StageOutput::Result, memory_bytes: 64 << 20 };
+///     Stage { input: StageInput::exchange([0]), output: StageOutput::Result, memory_bytes: 64 << 20 };
 /// let plan = Plan::new(vec![map, merge])?;
 /// assert_eq!((plan.partitions(0), plan.partitions(1)), (2, 2));
 /// # Ok::<(), inshore_stages::Error>(())
@@ -85,6 +98,8 @@ pub struct Stage {
 pub struct Plan {
     stages: Vec<Stage>,
     partitions: Vec<u32>,
+    /// For each stage, the stages whose outputs it reads.
+    producers: Vec<Vec<u32>>,
 }
 
 impl Plan {
@@ -93,27 +108,24 @@ impl Plan {
     /// # Errors
     /// Returns [`Error::InvalidPlan`] if there is no stage; if a stage but the last one has no exchange or the last one
     /// has one; if a stage has no partition or a map partition has no replica; if a producer is not an earlier stage,
-    /// is named twice, or is read by no stage; if the producers of a stage have different numbers of ranges; or if
-    /// splitters do not ascend.
+    /// is named twice, or is read by no stage; if the producers of a stage have different numbers of ranges, or other
+    /// numbers of partitions than a stage that reads their state; or if splitters do not ascend.
     pub fn new(stages: Vec<Stage>) -> Result<Plan> {
         let mut partitions = Vec::with_capacity(stages.len());
         for (number, stage) in stages.iter().enumerate() {
-            let of_stage = input_partitions(&stages[..number], stage)
+            let of_stage = input_partitions(&stages[..number], &partitions, stage)
                 .and_then(|count| check_output(stage, number + 1 == stages.len()).map(|()| count));
             partitions.push(of_stage.map_err(|why| Error::InvalidPlan { stage: number as u32, why })?);
         }
-        let is_read = |number: usize| {
-            stages.iter().any(
-                |stage| matches!(&stage.input, StageInput::Exchange(of) if of.contains(&(number as u32))),
-            )
-        };
+        let producers: Vec<Vec<u32>> = stages.iter().map(|stage| producers(&stage.input)).collect();
+        let is_read = |number: usize| producers.iter().any(|of| of.contains(&(number as u32)));
         let last = stages.len().checked_sub(1);
         let last = last.ok_or_else(|| Error::InvalidPlan { stage: 0, why: "a plan has stages".into() })?;
         match (0..last).find(|&number| !is_read(number)) {
             Some(unread) => {
                 Err(Error::InvalidPlan { stage: unread as u32, why: "no stage reads its exchange".into() })
             }
-            None => Ok(Plan { stages, partitions }),
+            None => Ok(Plan { stages, partitions, producers }),
         }
     }
 
@@ -127,11 +139,16 @@ impl Plan {
         self.partitions[stage as usize]
     }
 
-    /// Returns the stages whose exchanges a stage reads. A map stage has none.
+    /// Returns the stages whose outputs a stage reads, in ascending order. A map stage has none.
     pub fn producers(&self, stage: u32) -> &[u32] {
+        &self.producers[stage as usize]
+    }
+
+    /// Returns the stages whose state a stage reads.
+    pub fn states(&self, stage: u32) -> &[u32] {
         match &self.stages[stage as usize].input {
             StageInput::Replicas(_) => &[],
-            StageInput::Exchange(producers) => producers,
+            StageInput::Exchange { states, .. } => states,
         }
     }
 
@@ -139,14 +156,18 @@ impl Plan {
     pub fn replicas(&self, id: PartitionId) -> &[NodeId] {
         match &self.stages[id.stage as usize].input {
             StageInput::Replicas(replicas) => &replicas[id.partition as usize],
-            StageInput::Exchange(_) => &[],
+            StageInput::Exchange { .. } => &[],
         }
     }
 }
 
 /// Returns the number of partitions that the input of a stage has, or the rule that the input breaks.
-fn input_partitions(earlier: &[Stage], stage: &Stage) -> std::result::Result<u32, String> {
-    let producers = match &stage.input {
+fn input_partitions(
+    earlier: &[Stage],
+    partitions: &[u32],
+    stage: &Stage,
+) -> std::result::Result<u32, String> {
+    let (ranges, states) = match &stage.input {
         StageInput::Replicas(replicas) => {
             if let Some(bare) = replicas.iter().position(Vec::is_empty) {
                 return Err(format!("input partition {bare} has no replica"));
@@ -156,18 +177,18 @@ fn input_partitions(earlier: &[Stage], stage: &Stage) -> std::result::Result<u32
                 _ => Err(format!("expected 1 to {} input partitions, found {}", u32::MAX, replicas.len())),
             };
         }
-        StageInput::Exchange(producers) => producers,
+        StageInput::Exchange { ranges, states } => (ranges, states),
+    };
+    let exchange = |producer: u32| match earlier.get(producer as usize).map(|stage| &stage.output) {
+        Some(StageOutput::Exchange(partitioning)) => Ok(partitioning.partitions()),
+        _ => Err(format!("producer {producer} is not an earlier stage with an exchange")),
     };
     let mut found = None;
-    for (place, &producer) in producers.iter().enumerate() {
-        if producers[..place].contains(&producer) {
+    for (place, &producer) in ranges.iter().enumerate() {
+        if ranges[..place].contains(&producer) {
             return Err(format!("producer {producer} is named twice"));
         }
-        let output = earlier.get(producer as usize).map(|stage| &stage.output);
-        let Some(StageOutput::Exchange(partitioning)) = output else {
-            return Err(format!("producer {producer} is not an earlier stage with an exchange"));
-        };
-        let ranges = partitioning.partitions();
+        let ranges = exchange(producer)?;
         match found.replace(ranges) {
             Some(other) if other != ranges => {
                 return Err(format!("its producers have {other} and {ranges} ranges"));
@@ -175,7 +196,27 @@ fn input_partitions(earlier: &[Stage], stage: &Stage) -> std::result::Result<u32
             _ => {}
         }
     }
-    found.ok_or_else(|| "a merge stage has no producer".to_string())
+    let found = found.ok_or_else(|| "a merge stage has no producer".to_string())?;
+    for (place, &producer) in states.iter().enumerate() {
+        if states[..place].contains(&producer) {
+            return Err(format!("the state of stage {producer} is named twice"));
+        }
+        exchange(producer)?;
+        let held = partitions[producer as usize];
+        if held != found {
+            return Err(format!("stage {producer} has {held} states, expected {found}"));
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the stages whose outputs an input reads, in ascending order.
+fn producers(input: &StageInput) -> Vec<u32> {
+    let StageInput::Exchange { ranges, states } = input else { return Vec::new() };
+    let mut all = [ranges.as_slice(), states].concat();
+    all.sort_unstable();
+    all.dedup();
+    all
 }
 
 fn check_output(stage: &Stage, is_last: bool) -> std::result::Result<(), String> {

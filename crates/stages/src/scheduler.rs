@@ -76,7 +76,7 @@ pub struct Counters {
 ///     output: StageOutput::Exchange(Partitioning::Hash { partitions: 1 }),
 ///     memory_bytes: 1 << 20,
 /// };
-/// let merge = Stage { input: StageInput::Exchange(vec![0]), output: StageOutput::Result, memory_bytes: 1 << 20 };
+/// let merge = Stage { input: StageInput::exchange([0]), output: StageOutput::Result, memory_bytes: 1 << 20 };
 /// let plan = Plan::new(vec![map, merge])?;
 /// let (mut scheduler, actions) = Scheduler::start(plan, Options::default(), &[(NodeId(0), 1)]);
 /// let mut actions = std::collections::VecDeque::from(actions);
@@ -242,6 +242,13 @@ impl Scheduler {
         Output { partition, token, node, bytes, checksum }
     }
 
+    /// Returns the node that stores the state that a partition reads, if it reads one.
+    fn home(&self, partition: PartitionId) -> Option<NodeId> {
+        let stage = *self.plan.states(partition.stage).first()?;
+        let output = self.partition(PartitionId { stage, ..partition }).output?;
+        Some(self.attempt(output).node)
+    }
+
     fn is_state(&self, node: NodeId, state: NodeState) -> bool {
         self.nodes.get(&node).is_some_and(|node| node.state == state)
     }
@@ -302,7 +309,7 @@ fn stage_states(plan: &Plan) -> Vec<StageState> {
         let producers = plan.producers(number as u32);
         let level = match &stage.input {
             StageInput::Replicas(_) => 0,
-            StageInput::Exchange(_) => {
+            StageInput::Exchange { .. } => {
                 1 + producers.iter().map(|&of| stages[of as usize].level).max().unwrap_or_default()
             }
         };

@@ -13,11 +13,11 @@ use arrow_array::{RecordBatch, UInt64Array, cast::AsArray, types::UInt64Type};
 use inshore_kernel::{Failure, OpenedSource, Sources, TaskHandlers};
 use inshore_nodes::{Agent, AgentConfig, ClientConfig, DistributedFile, LoadOptions, Nodes, RunningAgent};
 use inshore_stages::{
-    DriverError, Error, FinishedJob, InputPartition, NodeReport, Options, OutputWriter, RangeReader,
-    StageWork, StagesJob, memory_bytes, run, with_stages,
+    DriverError, Error, FinishedJob, InputPartition, JobStage, MergeInputs, NodeReport, Options,
+    OutputWriter, StageTask, StageWork, StagesJob, memory_bytes, run, with_stages,
 };
-use inshore_store::{Budget, Cancel, Context, FileReader, Job, Store};
-use serde_json::{Value, json};
+use inshore_store::{Budget, Cancel, Context, FileReader, Store};
+use serde_json::json;
 
 const SLOT_BYTES: u64 = 16 << 20;
 const RANGES: u32 = 5;
@@ -49,7 +49,8 @@ impl StageWork for Remainders {
         "remainders"
     }
 
-    fn map(&self, job: &Job, _: &Value, input: Sources, output: &mut OutputWriter) -> Result<(), Failure> {
+    fn map(&self, task: &StageTask<'_>, input: Sources, output: &mut OutputWriter) -> Result<(), Failure> {
+        let job = task.job;
         fail(&self.map_failures, "map")?;
         let mut text = Vec::new();
         for source in input {
@@ -78,14 +79,13 @@ impl StageWork for Remainders {
 
     fn merge(
         &self,
-        _: &Job,
-        _: &Value,
-        inputs: Vec<RangeReader>,
+        task: &StageTask<'_>,
+        inputs: MergeInputs,
         output: &mut OutputWriter,
     ) -> Result<(), Failure> {
         fail(&self.merge_failures, "merge")?;
         let mut all: Vec<u64> = Vec::new();
-        for batch in inputs.into_iter().flatten() {
+        for batch in inputs.open_ranges(task.job)?.into_iter().flatten() {
             all.extend_from_slice(batch?.column(0).as_primitive::<UInt64Type>().values());
         }
         all.sort_unstable();
@@ -136,8 +136,10 @@ impl Setup {
         StagesJob {
             kind: "remainders",
             arguments: json!({}),
-            inputs: InputPartition::of_files(std::slice::from_ref(&self.file), 16 << 10).unwrap(),
-            ranges: RANGES,
+            stages: JobStage::map_and_merge(
+                InputPartition::of_files(std::slice::from_ref(&self.file), 16 << 10).unwrap(),
+                RANGES,
+            ),
             slots: 2,
             slot_bytes: SLOT_BYTES,
             options: Options { deadline: Duration::from_secs(60), ..Options::default() },

@@ -17,9 +17,10 @@ use inshore_nodes::{
     Nodes, Right, RunningAgent, SingleTask, TaskEvent, WatchedTask,
 };
 use inshore_stages::{
-    InputPartition, Options, OutputWriter, RangeReader, StageWork, StagesJob, run, with_stages,
+    InputPartition, JobStage, MergeInputs, Options, OutputWriter, StageTask, StageWork, StagesJob, run,
+    with_stages,
 };
-use inshore_store::{Budget, Cancel, Context, FileReader, Job, Store};
+use inshore_store::{Budget, Cancel, Context, FileReader, Store};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -35,11 +36,11 @@ impl StageWork for Copies {
         "copies"
     }
 
-    fn map(&self, job: &Job, _: &Value, input: Sources, output: &mut OutputWriter) -> Result<(), Failure> {
+    fn map(&self, task: &StageTask<'_>, input: Sources, output: &mut OutputWriter) -> Result<(), Failure> {
         for source in input {
             let source = source?.source;
             let (file, range) = source.part().ok_or("the input is a file of a dataset")?;
-            let mut reader = FileReader::new(job, file, range.clone(), 64 << 10)?;
+            let mut reader = FileReader::new(task.job, file, range.clone(), 64 << 10)?;
             while let Some(piece) = reader.next_piece()? {
                 output.bytes(piece)?;
             }
@@ -47,7 +48,7 @@ impl StageWork for Copies {
         Ok(())
     }
 
-    fn merge(&self, _: &Job, _: &Value, _: Vec<RangeReader>, _: &mut OutputWriter) -> Result<(), Failure> {
+    fn merge(&self, _: &StageTask<'_>, _: MergeInputs, _: &mut OutputWriter) -> Result<(), Failure> {
         Err("there is no merge stage".into())
     }
 }
@@ -60,20 +61,19 @@ impl StageWork for Counts {
         "counts"
     }
 
-    fn map(&self, _: &Job, _: &Value, input: Sources, output: &mut OutputWriter) -> Result<(), Failure> {
+    fn map(&self, _: &StageTask<'_>, input: Sources, output: &mut OutputWriter) -> Result<(), Failure> {
         let count = UInt64Array::from(vec![input.bytes()]);
         output.batch(0, &RecordBatch::try_from_iter([("bytes", Arc::new(count) as _)])?)
     }
 
     fn merge(
         &self,
-        _: &Job,
-        _: &Value,
-        inputs: Vec<RangeReader>,
+        task: &StageTask<'_>,
+        inputs: MergeInputs,
         output: &mut OutputWriter,
     ) -> Result<(), Failure> {
         let mut sum = 0;
-        for batch in inputs.into_iter().flatten() {
+        for batch in inputs.open_ranges(task.job)?.into_iter().flatten() {
             sum += batch?.column(0).as_primitive::<UInt64Type>().value(0);
         }
         output.bytes(format!("{sum}\n").as_bytes())
@@ -204,7 +204,7 @@ fn a_node_fetches_what_a_session_has_and_does_nothing_else_on_another_node() {
         .map(|(_, request)| request)
         .collect();
     let (session, _events) = open(&client, setting.session(&setting.own()));
-    let attempt = |work: Value| json!({"session": ID, "token": 7, "work": work});
+    let attempt = |work: Value| json!({"session": ID, "token": 7, "stage": 0, "partition": 0, "work": work});
     let mapping = SingleTask { pieces: pieces.clone(), ..task("stage-attempt", attempt(json!("Map"))) };
     let (_, mapped) = ask(&client, mapping).unwrap();
     let checksum = &mapped["Finished"]["checksum"];
@@ -291,11 +291,14 @@ fn invalid_requests_are_refused_and_leave_nothing() {
         assert!(told.contains(expected), "{changed}: {told}");
     }
     let (open, _events) = open(&client, session(json!({})));
-    let attempt = |work: Value| json!({"session": ID, "token": 1, "work": work});
-    let producer = |node: usize, token: u32| json!({"place": 0, "token": token, "checksum": 1, "node": node});
+    let attempt = |work: Value| json!({"session": ID, "token": 1, "stage": 0, "partition": 0, "work": work});
+    let producer = |node: usize, token: u32| json!({"token": token, "checksum": 1, "node": node});
     for (work, expected) in [
-        (json!({"Merge": {"range": 0, "producers": [producer(0, 99)]}}), "Gone"),
-        (json!({"Merge": {"range": 0, "producers": [producer(5, 99)]}}), "invalid request"),
+        (json!({"Merge": {"ranges": [{"range": 0, "producers": [producer(0, 99)]}], "states": []}}), "Gone"),
+        (
+            json!({"Merge": {"ranges": [], "states": [{"range": 0, "producers": [producer(5, 99)]}]}}),
+            "invalid request",
+        ),
         (json!({"MapOf": {"node": 5, "pieces": []}}), "invalid request"),
         (
             json!({"MapOf": {"node": 0, "pieces": [{"number": 0, "whole": 0, "dataset": "none", "id": 1, "file": "f",
@@ -321,8 +324,7 @@ fn counting(nodes: &Nodes, bytes: usize) -> StagesJob {
     StagesJob {
         kind: "counts",
         arguments: Value::Null,
-        inputs: InputPartition::of_files(&files, 1 << 20).unwrap(),
-        ranges: 1,
+        stages: JobStage::map_and_merge(InputPartition::of_files(&files, 1 << 20).unwrap(), 1),
         slots: 1,
         slot_bytes: 4 << 20,
         options: Options { lease: Duration::from_millis(500), ..Options::default() },

@@ -21,8 +21,8 @@ use arrow_array::RecordBatch;
 use inshore_kernel::{Failure, Reply, Sources};
 use inshore_nodes::{DistributedFile, NodeStatus, OrderedRow, read_from_nodes};
 use inshore_stages::{
-    FinishedJob, InputPartition, JobReport, Options, OutputWriter, READER_BYTES, RangeReader, StageWork,
-    StagesJob,
+    FinishedJob, InputPartition, JobReport, JobStage, MergeInputs, Options, OutputWriter, READER_BYTES,
+    StageTask, StageWork, StagesJob,
 };
 use inshore_store::{Context, FileSink, Job, format_bytes};
 use inshore_tables::{Input, Inputs, NewFile, SortOptions, SortSummary};
@@ -103,12 +103,12 @@ impl StageWork for StageSort {
 
     fn map(
         &self,
-        job: &Job,
-        arguments: &Value,
+        task: &StageTask<'_>,
         input: Sources,
         output: &mut OutputWriter,
     ) -> std::result::Result<(), Failure> {
-        let arguments: StageArguments = serde_json::from_value(arguments.clone())?;
+        let job = task.job;
+        let arguments: StageArguments = serde_json::from_value(task.arguments.clone())?;
         let how = row_how(arguments.shape()?, &arguments.sort);
         let bytes = input.bytes();
         let pieces: Vec<Input> =
@@ -120,12 +120,12 @@ impl StageWork for StageSort {
 
     fn merge(
         &self,
-        _job: &Job,
-        arguments: &Value,
-        inputs: Vec<RangeReader>,
+        task: &StageTask<'_>,
+        inputs: MergeInputs,
         output: &mut OutputWriter,
     ) -> std::result::Result<(), Failure> {
-        let arguments: StageArguments = serde_json::from_value(arguments.clone())?;
+        let arguments: StageArguments = serde_json::from_value(task.arguments.clone())?;
+        let inputs = inputs.open_ranges(task.job)?;
         let how = row_how(arguments.shape()?, &arguments.sort);
         let (mut written, mut last) = (Vec::with_capacity(2 * EXCHANGE_BATCH_BYTES), None::<Vec<u8>>);
         merge_rows::<ByteRows>(inputs, &how, |rows, run| {
@@ -229,6 +229,7 @@ impl Reply for Ranges<'_> {
             self.write(&batch, &rows, start..end)?;
             start = end;
             if start < rows.rows() {
+                self.output.close(self.next as u32)?;
                 self.next += 1;
             }
         }
@@ -295,8 +296,7 @@ pub fn sort_on_cluster(
         let job = StagesJob {
             kind: StageSort.kind(),
             arguments: serde_json::to_value(&arguments).expect("plain data"),
-            inputs,
-            ranges,
+            stages: JobStage::map_and_merge(inputs, ranges),
             slots: SLOTS,
             slot_bytes: size.slot_bytes,
             options: Options::default(),

@@ -1,10 +1,12 @@
 //! A job that has finished: its outputs lie on the nodes until they are read or published.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, io::Read, sync::Arc};
 
-use arrow_array::cast::AsArray;
+use arrow_array::{RecordBatch, cast::AsArray};
+use arrow_ipc::reader::StreamReader;
+use arrow_schema::ArrowError;
 use inshore_nodes::{
-    Error as NodesError, Nodes, SpreadId, WatchedTask,
+    Error as NodesError, Nodes, SpreadId, TaskReader, WatchedTask,
     protocol::{FileMap, Generation, MAP_VERSION, MapNode, MapPiece},
     spread,
 };
@@ -20,8 +22,10 @@ use crate::{
 };
 
 /// The cost of a stage.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct StageReport {
+    /// The name of the stage.
+    pub name: String,
     /// The number of partitions.
     pub partitions: u32,
     /// The number of attempts that finished.
@@ -113,27 +117,30 @@ impl FinishedJob {
         context: &Context,
         each: &mut dyn FnMut(&[u8]) -> inshore_store::Result<()>,
     ) -> Result<()> {
-        for (output, _) in &self.outputs {
-            let member = &self.members[output.node.0 as usize];
-            let outputs = vec![(output.token.0, output.checksum)];
-            let content = RangeContent::Outputs { outputs, range: 0 };
-            let request = RangeRequest { session: self.id.clone(), content };
-            let mut reader = self.nodes.read_task(member.index, task_of_session(RANGE_KIND, &request));
-            let lost =
-                || DriverError::OutputLost { node: member.address.clone(), partition: output.partition };
-            let mut bytes = 0;
-            while let Some(batch) = reader.next(context)? {
-                let part = batch.columns().get(1).and_then(|bytes| bytes.as_binary_opt::<i32>());
-                let part = part.filter(|_| batch.num_rows() == 1).ok_or_else(lost)?.value(0);
-                bytes += part.len() as u64;
-                each(part)?;
+        for output in 0..self.outputs.len() {
+            let mut bytes = self.open(output);
+            while let Some(part) = bytes.next(context)? {
+                each(&part)?;
                 context.progress().add(part.len() as u64);
-            }
-            if bytes != output.bytes {
-                return Err(lost());
             }
         }
         Ok(())
+    }
+
+    /// Reads the rows of a result whose partitions are batches: an iterator over the batches of all partitions, in
+    /// their order. The iterator holds the outputs on the nodes until it is dropped.
+    pub fn into_rows(self, context: &Context) -> ResultRows {
+        ResultRows { finished: Arc::new(self), context: context.clone(), next: 0, reader: None }
+    }
+
+    fn open(&self, output: usize) -> OutputBytes {
+        let (output, _) = self.outputs[output];
+        let member = &self.members[output.node.0 as usize];
+        let outputs = vec![(output.token.0, output.checksum)];
+        let content = RangeContent::Outputs { outputs, range: 0 };
+        let request = RangeRequest { session: self.id.clone(), content };
+        let reader = self.nodes.read_task(member.index, task_of_session(RANGE_KIND, &request));
+        OutputBytes { reader, output, node: member.address.clone(), bytes: 0 }
     }
 
     /// Makes the result a dataset that is spread over the nodes: each result partition is a piece on the node that
@@ -205,6 +212,124 @@ impl FinishedJob {
                 what: format!("{committed} of {} nodes committed it: {error}", holders.len()),
             }),
         }
+    }
+}
+
+/// The bytes of a result partition, as they arrive.
+#[derive(Debug)]
+struct OutputBytes {
+    reader: TaskReader,
+    output: Output,
+    /// The address of the node.
+    node: String,
+    bytes: u64,
+}
+
+impl OutputBytes {
+    /// Returns the next bytes, and `None` after the last ones.
+    fn next(&mut self, context: &Context) -> Result<Option<Vec<u8>>> {
+        let Self { reader, output, node, bytes } = self;
+        let lost = || DriverError::OutputLost { node: node.clone(), partition: output.partition };
+        let Some(batch) = reader.next(context)? else {
+            return if *bytes == output.bytes { Ok(None) } else { Err(lost()) };
+        };
+        let part = batch.columns().get(1).and_then(|bytes| bytes.as_binary_opt::<i32>());
+        let part = part.filter(|_| batch.num_rows() == 1).ok_or_else(lost)?.value(0);
+        *bytes += part.len() as u64;
+        Ok(Some(part.to_vec()))
+    }
+}
+
+/// An iterator over the batches of a result: see [`FinishedJob::into_rows`].
+#[derive(Debug)]
+pub struct ResultRows {
+    finished: Arc<FinishedJob>,
+    context: Context,
+    /// The number of the next partition.
+    next: usize,
+    reader: Option<StreamReader<OutputStream>>,
+}
+
+impl ResultRows {
+    /// Returns the cost of the job.
+    pub fn report(&self) -> &JobReport {
+        self.finished.report()
+    }
+
+    fn advance(&mut self) -> Result<Option<RecordBatch>> {
+        loop {
+            if let Some(reader) = &mut self.reader {
+                match reader.next() {
+                    Some(Ok(batch)) => return Ok(Some(batch)),
+                    Some(Err(error)) => return Err(self.failed(error)),
+                    None => self.reader = None,
+                }
+            }
+            let Some((output, _)) = self.finished.outputs.get(self.next) else { return Ok(None) };
+            let is_empty = output.bytes == 0;
+            let bytes = self.finished.open(self.next);
+            self.next += 1;
+            if !is_empty {
+                let stream = OutputStream {
+                    bytes,
+                    context: self.context.clone(),
+                    piece: Vec::new(),
+                    used: 0,
+                    failure: None,
+                };
+                let opened = StreamReader::try_new(stream, None);
+                self.reader = Some(opened.map_err(|error| self.failed(error))?);
+            }
+        }
+    }
+
+    /// Returns the error of a node behind an error of the decoder.
+    fn failed(&mut self, error: ArrowError) -> DriverError {
+        let of_node = self.reader.as_mut().and_then(|reader| reader.get_mut().failure.take());
+        of_node.unwrap_or_else(|| {
+            NodesError::BadAnswer { node: "the nodes".to_string(), what: format!("invalid rows: {error}") }
+                .into()
+        })
+    }
+}
+
+impl Iterator for ResultRows {
+    type Item = Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Result<RecordBatch>> {
+        self.advance().transpose()
+    }
+}
+
+/// The bytes of a result partition, as a reader.
+#[derive(Debug)]
+struct OutputStream {
+    bytes: OutputBytes,
+    context: Context,
+    piece: Vec<u8>,
+    used: usize,
+    /// The error that ended the stream.
+    failure: Option<DriverError>,
+}
+
+impl Read for OutputStream {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        while self.used == self.piece.len() {
+            self.used = 0;
+            match self.bytes.next(&self.context) {
+                Ok(Some(piece)) => self.piece = piece,
+                Ok(None) => return Ok(0),
+                Err(error) => {
+                    let shown = std::io::Error::other(error.to_string());
+                    self.failure = Some(error);
+                    return Err(shown);
+                }
+            }
+        }
+        let len = (self.piece.len() - self.used).min(out.len());
+        out[..len].copy_from_slice(&self.piece[self.used..self.used + len]);
+        self.used += len;
+        Ok(len)
     }
 }
 

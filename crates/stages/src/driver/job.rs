@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use inshore_nodes::{DistributedFile, protocol::PieceRequest};
 use serde_json::Value;
 
-use crate::{NodeId, Options, Plan, Result, Stage, StageInput, StageOutput};
+use crate::{NodeId, Options, Partitioning, Plan, Result, Stage, StageInput, StageOutput};
 
 /// An input partition: pieces of files, and the nodes that hold all of them.
 #[derive(Clone, Debug)]
@@ -72,17 +72,52 @@ impl InputPartition {
     }
 }
 
-/// A job of two stages: a map stage over input partitions, and a merge stage.
+/// The input of a stage of a job.
+#[derive(Clone, Debug)]
+pub enum JobInput {
+    /// A map stage reads input partitions.
+    Pieces(Vec<InputPartition>),
+    /// A merge stage reads exchanges: see [`StageInput::Exchange`].
+    Exchange {
+        /// The numbers of the stages whose ranges it reads.
+        ranges: Vec<u32>,
+        /// The numbers of the stages whose state it reads.
+        states: Vec<u32>,
+    },
+}
+
+/// A stage of a job.
+#[derive(Clone, Debug)]
+pub struct JobStage {
+    /// The name of the stage in reports, such as `map`.
+    pub name: String,
+    /// The input.
+    pub input: JobInput,
+    /// The number of ranges of the exchange, which is the number of partitions of the stages that read it. The last
+    /// stage has none.
+    pub ranges: u32,
+}
+
+impl JobStage {
+    /// Returns the stages of a job that maps partitions, and merges `ranges` ranges to the result.
+    pub fn map_and_merge(inputs: Vec<InputPartition>, ranges: u32) -> Vec<JobStage> {
+        let merge = JobInput::Exchange { ranges: vec![0], states: Vec::new() };
+        vec![
+            JobStage { name: "map".to_string(), input: JobInput::Pieces(inputs), ranges },
+            JobStage { name: "merge".to_string(), input: merge, ranges: 0 },
+        ]
+    }
+}
+
+/// A job of several stages, of which the last one makes the result.
 #[derive(Clone, Debug)]
 pub struct StagesJob {
     /// The kind of the job: see [`StageWork::kind`](crate::StageWork::kind).
     pub kind: &'static str,
     /// The arguments of the job's code.
     pub arguments: Value,
-    /// The input partitions.
-    pub inputs: Vec<InputPartition>,
-    /// The number of ranges of the exchange, which is the number of result partitions.
-    pub ranges: u32,
+    /// The stages, each after those that it reads.
+    pub stages: Vec<JobStage>,
     /// The number of attempts that run on a node at the same time.
     pub slots: u32,
     /// The memory of an attempt, in bytes.
@@ -97,11 +132,27 @@ impl StagesJob {
         let replicas = |input: &InputPartition| {
             input.replicas.iter().filter_map(|(node, _)| number(*node)).collect::<Vec<NodeId>>()
         };
-        let memory_bytes = self.slot_bytes;
-        let output = StageOutput::Exchange(crate::Partitioning::Hash { partitions: self.ranges });
-        let input = StageInput::Replicas(self.inputs.iter().map(replicas).collect());
-        let map = Stage { input, output, memory_bytes };
-        let input = StageInput::Exchange(vec![0]);
-        Plan::new(vec![map, Stage { input, output: StageOutput::Result, memory_bytes }])
+        let stage = |(place, stage): (usize, &JobStage)| Stage {
+            input: match &stage.input {
+                JobInput::Pieces(inputs) => StageInput::Replicas(inputs.iter().map(replicas).collect()),
+                JobInput::Exchange { ranges, states } => {
+                    StageInput::Exchange { ranges: ranges.clone(), states: states.clone() }
+                }
+            },
+            output: match place + 1 == self.stages.len() {
+                true => StageOutput::Result,
+                false => StageOutput::Exchange(Partitioning::Hash { partitions: stage.ranges }),
+            },
+            memory_bytes: self.slot_bytes,
+        };
+        Plan::new(self.stages.iter().enumerate().map(stage).collect())
+    }
+
+    /// Returns the input partitions of all map stages.
+    pub(super) fn inputs(&self) -> impl Iterator<Item = &InputPartition> {
+        self.stages.iter().flat_map(|stage| match &stage.input {
+            JobInput::Pieces(inputs) => inputs.as_slice(),
+            JobInput::Exchange { .. } => &[],
+        })
     }
 }

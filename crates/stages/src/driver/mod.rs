@@ -16,7 +16,7 @@ mod members;
 mod run;
 
 pub use self::{
-    finished::{FinishedJob, JobReport, NodeReport, StageReport, check_name},
-    job::{InputPartition, StagesJob},
+    finished::{FinishedJob, JobReport, NodeReport, ResultRows, StageReport, check_name},
+    job::{InputPartition, JobInput, JobStage, StagesJob},
 };
 pub use run::run;

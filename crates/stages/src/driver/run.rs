@@ -11,15 +11,15 @@ use inshore_store::Context;
 
 use super::{
     finished::{FinishedJob, JobReport, NodeReport, StageReport},
-    job::StagesJob,
+    job::{JobInput, JobStage, StagesJob},
     members::{Member, Result, members},
 };
 use crate::{
     Action, AttemptToken, DriverError, Error, Event, FailureKind, InputPartition, NAMED, NodeId, Output,
     PartitionId, Scheduler, Work,
     node::{
-        ATTEMPT_KIND, AttemptRequest, AttemptResult, Producer, SESSION_KIND, SessionRequest, WorkRequest,
-        task_of_session,
+        ATTEMPT_KIND, AttemptRequest, AttemptResult, Producer, RangeOf, SESSION_KIND, SessionRequest,
+        WorkRequest, task_of_session,
     },
 };
 
@@ -44,7 +44,7 @@ pub fn run(nodes: &Nodes, context: &Context, job: &StagesJob) -> Result<Finished
         members.iter().position(|member| member.index == node).map(|number| NodeId(number as u32))
     };
     let is_lost = |input: &&InputPartition| !input.holders().any(|node| number(node).is_some());
-    if let Some(lost) = job.inputs.iter().find(is_lost) {
+    if let Some(lost) = job.inputs().find(is_lost) {
         let why = lost.holders().filter_map(|node| absent.get(&node).map(ToString::to_string));
         return Err(DriverError::NoReplica { why: why.collect() });
     }
@@ -52,7 +52,12 @@ pub fn run(nodes: &Nodes, context: &Context, job: &StagesJob) -> Result<Finished
     let (sender, events) = channel();
     let slots: Vec<(NodeId, u32)> =
         (0..members.len()).map(|number| (NodeId(number as u32), job.slots)).collect();
-    let partitions = [plan.partitions(0), plan.partitions(1)];
+    let stages = job.stages.iter().enumerate().map(|(stage, JobStage { name, .. })| StageReport {
+        name: name.clone(),
+        partitions: plan.partitions(stage as u32),
+        ..StageReport::default()
+    });
+    let stages = stages.collect();
     let (scheduler, actions) = Scheduler::start(plan, job.options.clone(), &slots);
     let mut id = [0; 16];
     getrandom::fill(&mut id).expect("the system gives random numbers");
@@ -74,11 +79,11 @@ pub fn run(nodes: &Nodes, context: &Context, job: &StagesJob) -> Result<Finished
         deletions: Vec::new(),
         losses: BTreeMap::new(),
         lines: BTreeMap::new(),
-        stages: partitions.map(|partitions| StageReport { partitions, ..StageReport::default() }).into(),
+        stages,
+        phase: None,
         nodes_report,
         runs: 0,
     };
-    context.start_phase("mapping", "partitions", partitions[0].into());
     let outputs = driver.drive(&events)?;
     let Driver { members, id, sessions, lines, stages, nodes_report, scheduler, began, .. } = driver;
     let report = JobReport {
@@ -132,6 +137,8 @@ struct Driver<'a> {
     /// The number of line feeds in the output of each finished attempt.
     lines: BTreeMap<AttemptToken, u64>,
     stages: Vec<StageReport>,
+    /// The last stage that has begun.
+    phase: Option<u32>,
     nodes_report: Vec<NodeReport>,
     /// The number of connections so far.
     runs: u64,
@@ -186,6 +193,7 @@ impl Driver<'_> {
             Action::Unreserve { node } => drop(self.sessions.remove(&node)),
             Action::Start { token, node, partition, work } => {
                 self.partitions.insert(token, partition);
+                self.begin_phase(partition.stage);
                 self.start(token, node, work);
             }
             Action::Resume { token, node } => self.start(token, node, Work::Merge { fan_in: 1 }),
@@ -195,7 +203,8 @@ impl Driver<'_> {
                 }
             }
             Action::DeleteScratch { token, node } => {
-                let task = self.attempt_task(token, WorkRequest::Delete, Vec::new());
+                let partition = self.partitions[&token];
+                let task = self.attempt_task((token, partition), WorkRequest::Delete, Vec::new());
                 let deletion = self.nodes.watch_task(self.members[node.0 as usize].index, task, |_| {});
                 self.deletions.push(deletion);
             }
@@ -259,38 +268,64 @@ impl Driver<'_> {
 
     fn attempt_task(
         &self,
-        token: AttemptToken,
+        (token, partition): (AttemptToken, PartitionId),
         work: WorkRequest,
         pieces: Vec<inshore_nodes::protocol::PieceRequest>,
     ) -> SingleTask {
-        let request = AttemptRequest { session: self.id.clone(), token: token.0, work };
+        let PartitionId { stage, partition } = partition;
+        let request = AttemptRequest { session: self.id.clone(), token: token.0, stage, partition, work };
         SingleTask { pieces, ..task_of_session(ATTEMPT_KIND, &request) }
+    }
+
+    /// Shows the progress of a stage that begins. Earlier stages that compute lost outputs again begin no phase.
+    fn begin_phase(&mut self, stage: u32) {
+        if self.phase.is_none_or(|last| last < stage) {
+            self.phase = Some(stage);
+            let StageReport { name, partitions, attempts, .. } = &self.stages[stage as usize];
+            self.context.start_phase(name, "partitions", u64::from(*partitions).saturating_sub(*attempts));
+        }
+    }
+
+    /// Returns the request to merge a partition: the current outputs of its producers.
+    fn merge_request(&self, partition: PartitionId) -> WorkRequest {
+        let JobInput::Exchange { ranges, states } = &self.job.stages[partition.stage as usize].input else {
+            unreachable!("merges read exchanges");
+        };
+        let producers = |stage: u32, only: Option<u32>| -> Vec<Producer> {
+            let (outputs, _) = self.scheduler.outputs_since(stage, 0);
+            let outputs = outputs.filter(|output| only.is_none_or(|only| output.partition.partition == only));
+            let producer = |Output { partition, token, node, checksum, .. }: Output| {
+                let place = partition.partition;
+                (place, Producer { token: token.0, checksum, node: node.0 as usize })
+            };
+            outputs.map(producer).collect::<BTreeMap<u32, Producer>>().into_values().collect()
+        };
+        let range = |&stage: &u32| RangeOf { range: partition.partition, producers: producers(stage, None) };
+        let state = |&stage: &u32| RangeOf {
+            range: self.job.stages[stage as usize].ranges,
+            producers: producers(stage, Some(partition.partition)),
+        };
+        let (ranges, states) = (ranges.iter().map(range).collect(), states.iter().map(state).collect());
+        WorkRequest::Merge { ranges, states }
     }
 
     fn start(&mut self, token: AttemptToken, node: NodeId, work: Work) {
         let partition = self.partitions[&token];
         let index = |node: NodeId| self.members[node.0 as usize].index;
-        let input = |node: NodeId| self.job.inputs[partition.partition as usize].request(index(node));
+        let input = |node: NodeId| match &self.job.stages[partition.stage as usize].input {
+            JobInput::Pieces(inputs) => inputs[partition.partition as usize].request(index(node)),
+            JobInput::Exchange { .. } => Vec::new(),
+        };
         let (work, pieces) = match work {
             Work::Map { read_from } if read_from == node => (WorkRequest::Map, input(node)),
             Work::Map { read_from } => {
                 (WorkRequest::MapOf { node: read_from.0 as usize, pieces: input(read_from) }, Vec::new())
             }
-            Work::Merge { .. } => {
-                let (outputs, _) = self.scheduler.outputs_since(0, 0);
-                let places: BTreeMap<u32, Producer> = outputs
-                    .map(|Output { partition, token, node, checksum, .. }| {
-                        let place = partition.partition;
-                        (place, Producer { place, token: token.0, checksum, node: node.0 as usize })
-                    })
-                    .collect();
-                let producers = places.into_values().collect();
-                (WorkRequest::Merge { range: partition.partition, producers }, Vec::new())
-            }
+            Work::Merge { .. } => (self.merge_request(partition), Vec::new()),
             // No node drains yet: a node that shuts down is lost.
             Work::Copy { .. } => unreachable!("the driver reports no draining node"),
         };
-        let task = self.attempt_task(token, work, pieces);
+        let task = self.attempt_task((token, partition), work, pieces);
         let (sender, index) = (self.sender.clone(), index(node));
         let run = self.next_run();
         let task = self.nodes.watch_task(index, task, move |event| {
@@ -383,8 +418,5 @@ impl Driver<'_> {
         report.seconds = report.seconds.max(self.began.elapsed().as_secs_f64());
         report.attempt_seconds += done.seconds;
         self.context.progress().add(1);
-        if stage == 0 && self.stages[0].attempts == u64::from(self.stages[0].partitions) {
-            self.context.start_phase("merging", "partitions", self.stages[1].partitions.into());
-        }
     }
 }

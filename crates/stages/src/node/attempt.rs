@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use super::{
     ATTEMPT_KIND, RangeContent, RangeRequest,
     fetch::{FetchError, FetchedRange, fetch},
-    output::{OutputWriter, READER_BYTES, RangeBytes, RangeReader, StoredOutput},
+    output::{OutputWriter, RangeBytes, RangeInput, StoredOutput},
     session::{Session, Sessions, Slot},
 };
-use crate::{FailureKind, FetchFailure};
+use crate::{FailureKind, FetchFailure, MergeInputs, StageTask};
 
 /// The request for an attempt.
 #[derive(Debug, Serialize, Deserialize)]
@@ -24,6 +24,8 @@ pub(crate) struct AttemptRequest {
     pub session: String,
     /// The token of the attempt.
     pub token: u32,
+    pub stage: u32,
+    pub partition: u32,
     pub work: WorkRequest,
 }
 
@@ -34,17 +36,23 @@ pub(crate) enum WorkRequest {
     Map,
     /// Read pieces that another node holds.
     MapOf { node: usize, pieces: Vec<PieceRequest> },
-    /// Merge a range of each output.
-    Merge { range: u32, producers: Vec<Producer> },
+    /// Merge ranges of the outputs of each producing stage, and read states.
+    Merge { ranges: Vec<RangeOf>, states: Vec<RangeOf> },
     /// Delete the output of the attempt.
     Delete,
+}
+
+/// One range of outputs of a stage.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct RangeOf {
+    pub range: u32,
+    /// The outputs, in the order of the stage's partitions.
+    pub producers: Vec<Producer>,
 }
 
 /// An output that a merge reads.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Producer {
-    /// The place of the producer's partition in the order of all producers.
-    pub place: u32,
     pub token: u32,
     pub checksum: u64,
     pub node: usize,
@@ -85,7 +93,8 @@ impl TaskHandler for Attempts {
     }
 
     fn work(&self, task: Task, _reply: &mut dyn Reply) -> Result<Value, Failure> {
-        let AttemptRequest { session, token, work } = serde_json::from_value(task.arguments)?;
+        let AttemptRequest { session, token, stage, partition, work } =
+            serde_json::from_value(task.arguments)?;
         let session = self.0.get(&session).ok_or("the session of the attempt has ended")?;
         if let WorkRequest::Delete = work {
             session.delete(token);
@@ -93,7 +102,8 @@ impl TaskHandler for Attempts {
         }
         check(&work, session.nodes.addresses().count())?;
         let slot = session.begin_attempt(token, task.job.cancel())?;
-        let result = match run(&session, &slot, work, task.sources) {
+        let of = (stage, partition);
+        let result = match run(&session, &slot, of, work, task.sources) {
             Ok((output, fetched)) => {
                 let (bytes, checksum, lines) = (output.bytes(), output.checksum, output.lines);
                 session.add(token, Arc::new(output));
@@ -121,7 +131,10 @@ fn check(work: &WorkRequest, nodes: usize) -> Result<(), Failure> {
         WorkRequest::MapOf { node, pieces } => {
             *node < nodes && pieces.iter().all(|piece| piece.from <= piece.to)
         }
-        WorkRequest::Merge { producers, .. } => producers.iter().all(|producer| producer.node < nodes),
+        WorkRequest::Merge { ranges, states } => {
+            let mut producers = ranges.iter().chain(states).flat_map(|range| &range.producers);
+            producers.all(|producer| producer.node < nodes)
+        }
     };
     is_valid.then_some(()).ok_or_else(|| "invalid request: work of unknown nodes or pieces".into())
 }
@@ -129,21 +142,30 @@ fn check(work: &WorkRequest, nodes: usize) -> Result<(), Failure> {
 fn run(
     session: &Session,
     slot: &Slot,
+    (stage, partition): (u32, u32),
     work: WorkRequest,
     sources: Sources,
 ) -> Result<(StoredOutput, Fetches), FetchError> {
     let job = &slot.job;
+    let task = StageTask { job, arguments: &session.arguments, stage, partition };
     match work {
-        WorkRequest::Map | WorkRequest::Delete => Ok((map(session, job, sources)?, Vec::new())),
+        WorkRequest::Map | WorkRequest::Delete => Ok((map(session, &task, sources)?, Vec::new())),
         WorkRequest::MapOf { node, pieces } => {
             let bytes = pieces.iter().map(|piece| piece.to - piece.from).sum();
             let sources = copied(session, job, node, pieces)?;
-            Ok((map(session, job, Sources::of(sources))?, vec![(node, bytes)]))
+            Ok((map(session, &task, Sources::of(sources))?, vec![(node, bytes)]))
         }
-        WorkRequest::Merge { range, producers } => {
-            let (inputs, fetched) = inputs(session, job, range, producers)?;
+        WorkRequest::Merge { ranges, states } => {
+            let count = ranges.iter().chain(&states).map(|range| range.producers.len() as u64).sum();
+            let kept_bytes = session.work.kept_bytes(job.budget().memory_bytes(), count);
+            let mut fetched = Fetches::new();
+            let mut fetch_all = |ranges: Vec<RangeOf>| {
+                let fetch = |range| inputs(session, job, range, kept_bytes, &mut fetched);
+                ranges.into_iter().map(fetch).collect::<Result<Vec<Vec<RangeInput>>, FetchError>>()
+            };
+            let (ranges, states) = (fetch_all(ranges)?, fetch_all(states)?.into_iter().flatten().collect());
             let mut output = writer(session, job)?;
-            session.work.merge(job, &session.arguments, inputs, &mut output)?;
+            session.work.merge(&task, MergeInputs { ranges, states }, &mut output)?;
             Ok((output.finish()?, fetched))
         }
     }
@@ -155,48 +177,48 @@ fn writer(session: &Session, job: &Job) -> inshore_store::Result<OutputWriter> {
     OutputWriter::create(&job, &job.scratch_name("output"))
 }
 
-fn map(session: &Session, job: &Job, sources: Sources) -> Result<StoredOutput, Failure> {
-    let mut output = writer(session, job)?;
-    session.work.map(job, &session.arguments, sources, &mut output)?;
+fn map(session: &Session, task: &StageTask<'_>, sources: Sources) -> Result<StoredOutput, Failure> {
+    let mut output = writer(session, task.job)?;
+    session.work.map(task, sources, &mut output)?;
     output.finish()
 }
 
-/// Opens one range of each output, in the order of producer partitions. Fetches the ranges of other nodes first, from
+/// Returns one range of each output, in the order of producer partitions. Fetches the ranges of other nodes first, from
 /// one node after the other, beginning after this node, so that the load spreads over the nodes.
 fn inputs(
     session: &Session,
     job: &Job,
-    range: u32,
-    producers: Vec<Producer>,
-) -> Result<(Vec<RangeReader>, Fetches), FetchError> {
+    RangeOf { range, producers }: RangeOf,
+    kept_bytes: u64,
+    fetched: &mut Fetches,
+) -> Result<Vec<RangeInput>, FetchError> {
     let nodes = session.nodes.addresses().count();
-    let kept_bytes = producers.len() as u64 * READER_BYTES;
-    let mut found: Vec<(u32, RangeBytes)> = Vec::with_capacity(producers.len());
-    let mut fetched_bytes = Vec::new();
+    let mut found: Vec<(usize, RangeBytes)> = Vec::with_capacity(producers.len());
     for step in 1..nodes {
         let node = (session.own + step) % nodes;
-        let of_node: Vec<&Producer> = producers.iter().filter(|producer| producer.node == node).collect();
+        let of_node: Vec<(usize, &Producer)> =
+            producers.iter().enumerate().filter(|(_, producer)| producer.node == node).collect();
         if of_node.is_empty() {
             continue;
         }
-        let outputs = of_node.iter().map(|producer| (producer.token, producer.checksum)).collect();
-        let tokens: Vec<u32> = of_node.iter().map(|producer| producer.token).collect();
+        let outputs = of_node.iter().map(|(_, producer)| (producer.token, producer.checksum)).collect();
+        let tokens: Vec<u32> = of_node.iter().map(|(_, producer)| producer.token).collect();
         let content = RangeContent::Outputs { outputs, range };
         let request = RangeRequest { session: session.id.clone(), content };
-        let fetched = fetch(job, (&session.nodes, node), &request, (tokens.len(), &tokens), kept_bytes)?;
-        fetched_bytes.push((node, fetched.iter().map(|range| range.bytes).sum()));
-        let places = of_node.iter().map(|producer| producer.place);
-        found.extend(places.zip(fetched.into_iter().map(|range| range.stored)));
+        let got = fetch(job, (&session.nodes, node), &request, (tokens.len(), &tokens), kept_bytes)?;
+        fetched.push((node, got.iter().map(|range| range.bytes).sum()));
+        let places = of_node.iter().map(|(place, _)| *place);
+        found.extend(places.zip(got.into_iter().map(|range| range.stored)));
     }
-    for producer in producers.iter().filter(|producer| producer.node == session.own) {
+    for (place, producer) in producers.iter().enumerate().filter(|(_, producer)| producer.node == session.own)
+    {
         let Some(output) = session.output(producer.token, producer.checksum) else {
             return Err(FetchError::Missing(vec![producer.token], FetchFailure::Gone));
         };
-        found.push((producer.place, RangeBytes::File(output.file.clone(), output.range(range))));
+        found.push((place, RangeBytes::File(output.file.clone(), output.range(range))));
     }
     found.sort_by_key(|(place, _)| *place);
-    let open = |(_, bytes)| RangeReader::open(job, bytes).map_err(FetchError::from);
-    Ok((found.into_iter().map(open).collect::<Result<_, _>>()?, fetched_bytes))
+    Ok(found.into_iter().map(|(_, bytes)| RangeInput(bytes)).collect())
 }
 
 /// Copies pieces of another node to scratch.

@@ -150,7 +150,8 @@ impl RangeBuffer {
         self.end()?;
         let stored = match self.file {
             Some(file) => {
-                let entry = RangeEntry { offset: 0, bytes: self.bytes, crc: self.crc.finalize() };
+                let entry =
+                    RangeEntry { bytes: self.bytes, crc: self.crc.finalize(), segments: vec![0..self.bytes] };
                 RangeBytes::File(file, entry)
             }
             None => RangeBytes::Memory(self.memory, self.reservation),

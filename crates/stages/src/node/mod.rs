@@ -27,13 +27,13 @@ mod session;
 
 use self::{attempt::Attempts, publish::Publishes, ranges::Ranges, session::Sessions};
 pub(crate) use self::{
-    attempt::{AttemptRequest, AttemptResult, Producer, WorkRequest},
+    attempt::{AttemptRequest, AttemptResult, Producer, RangeOf, WorkRequest},
     publish::{PublishAnswer, PublishRequest},
     ranges::{RANGE_KIND, RangeContent, RangeRequest},
     session::SessionRequest,
 };
 pub use self::{
-    output::{OutputWriter, READER_BYTES, RangeReader, WRITER_BYTES},
+    output::{OutputWriter, READER_BYTES, RangeInput, RangeReader, WRITER_BYTES},
     session::{memory_bytes, slot_bytes},
 };
 

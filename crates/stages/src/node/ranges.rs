@@ -62,15 +62,14 @@ impl TaskHandler for Ranges {
         let RangeRequest { session, content } = serde_json::from_value(task.arguments)?;
         let found = self.0.get(&session);
         let mut summary = RangeSummary::default();
-        let mut parts: Vec<(CheckedFile, Range<u64>, Option<u32>)> = Vec::new();
+        let mut parts: Vec<(CheckedFile, Vec<Range<u64>>, Option<u32>)> = Vec::new();
         match content {
             RangeContent::Outputs { outputs, range } => {
                 for (token, checksum) in outputs {
                     match found.as_ref().and_then(|session| session.output(token, checksum)) {
                         Some(output) => {
                             let entry = output.range(range);
-                            let bytes = entry.offset..entry.offset + entry.bytes;
-                            parts.push((output.file.clone(), bytes, Some(entry.crc)));
+                            parts.push((output.file.clone(), entry.segments, Some(entry.crc)));
                         }
                         None => summary.gone.push(token),
                     }
@@ -80,17 +79,17 @@ impl TaskHandler for Ranges {
                 let session = found.as_ref().ok_or("the session of the pieces has ended")?;
                 for source in open_pieces(&session.job, pieces)? {
                     let (file, bytes) = source.source.part().ok_or("a piece is not a file of a dataset")?;
-                    parts.push((file.clone(), bytes.clone(), None));
+                    parts.push((file.clone(), vec![bytes.clone()], None));
                 }
             }
         }
         let Some(session) = found.filter(|_| summary.gone.is_empty()) else { return Ok(json!(summary)) };
         let serve = session.begin_serve(task.job.cancel())?;
-        for (index, (file, bytes, crc)) in parts.into_iter().enumerate() {
-            let len = bytes.end - bytes.start;
+        for (index, (file, segments, crc)) in parts.into_iter().enumerate() {
+            let len = segments.iter().map(|segment| segment.end - segment.start).sum();
             let mut sent = crc32fast::Hasher::new();
-            if len > 0 {
-                let mut reader = FileReader::deep(&serve.job, &file, bytes, BLOCK_BYTES, SERVE_BUFFERS)?;
+            for segment in segments.into_iter().filter(|segment| !segment.is_empty()) {
+                let mut reader = FileReader::deep(&serve.job, &file, segment, BLOCK_BYTES, SERVE_BUFFERS)?;
                 while let Some(piece) = reader.next_piece()? {
                     if crc.is_none() {
                         sent.update(piece);

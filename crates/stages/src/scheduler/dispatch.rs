@@ -125,12 +125,13 @@ impl Scheduler {
                 .next_of(id, self.local(stage, id))
                 .map(|partition| (partition, Kind::Map { read_from: id }))
                 .or_else(|| self.next_remote(stage, id)),
-            StageInput::Exchange(_) if self.is_ready(stage) => {
+            StageInput::Exchange { .. } if self.is_ready(stage) => {
                 let queue = self.stages[stage as usize].queue.iter();
-                let next = self.next_of(id, queue.map(|&partition| PartitionId { stage, partition }));
+                let queue = queue.map(|&partition| PartitionId { stage, partition });
+                let next = self.next_of(id, queue.filter(|&partition| self.may_take(id, partition)));
                 next.map(|partition| (partition, Kind::Merge))
             }
-            StageInput::Exchange(_) => None,
+            StageInput::Exchange { .. } => None,
         })
     }
 
@@ -149,6 +150,15 @@ impl Scheduler {
         let of_stage = queue.iter().map(|&partition| PartitionId { stage, partition });
         let next = self.next_of(id, of_longest).or_else(|| self.next_of(id, of_stage))?;
         Some((next, Kind::Map { read_from: self.replica(next, None)? }))
+    }
+
+    /// Returns true if a node may start a merge partition. A partition with state is left to the node that stores the
+    /// state, unless that node gets no attempts of it.
+    fn may_take(&self, id: NodeId, partition: PartitionId) -> bool {
+        let is_left = |home: NodeId| {
+            home != id && self.is_state(home, NodeState::Usable) && !self.avoids(partition, home)
+        };
+        !self.home(partition).is_some_and(is_left)
     }
 
     /// Returns the first partition that a node does not avoid.
@@ -184,7 +194,7 @@ impl Scheduler {
     /// Returns the way in which a node can compute a partition without reading from another node.
     fn recompute(&self, id: NodeId, partition: PartitionId, without: NodeId) -> Option<(PartitionId, Kind)> {
         let kind = match self.plan.stages()[partition.stage as usize].input {
-            StageInput::Exchange(_) => self.is_ready(partition.stage).then_some(Kind::Merge),
+            StageInput::Exchange { .. } => self.is_ready(partition.stage).then_some(Kind::Merge),
             StageInput::Replicas(_) if self.plan.replicas(partition).contains(&id) => {
                 Some(Kind::Map { read_from: id })
             }

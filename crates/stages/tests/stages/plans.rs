@@ -11,7 +11,7 @@ fn map(ranges: u32) -> Stage {
 }
 
 fn merge(producers: &[u32]) -> Stage {
-    Stage { input: StageInput::Exchange(producers.to_vec()), output: StageOutput::Result, memory_bytes: 1 }
+    Stage { input: StageInput::exchange(producers), output: StageOutput::Result, memory_bytes: 1 }
 }
 
 fn by_splitters(splitters: &[&str]) -> Stage {

@@ -19,11 +19,8 @@ fn plan(nodes: u32, map_bytes: u64, merge_bytes: u64) -> Plan {
         output: StageOutput::Exchange(Partitioning::Hash { partitions: 3 }),
         memory_bytes: map_bytes,
     };
-    let merge = Stage {
-        input: StageInput::Exchange(vec![0]),
-        output: StageOutput::Result,
-        memory_bytes: merge_bytes,
-    };
+    let merge =
+        Stage { input: StageInput::exchange([0]), output: StageOutput::Result, memory_bytes: merge_bytes };
     Plan::new(vec![map, merge]).unwrap()
 }
 

@@ -35,8 +35,7 @@ impl Job {
             output: StageOutput::Exchange(Partitioning::Hash { partitions: merges }),
             memory_bytes: 10,
         };
-        let merge =
-            Stage { input: StageInput::Exchange(vec![0]), output: StageOutput::Result, memory_bytes: 10 };
+        let merge = Stage { input: StageInput::exchange([0]), output: StageOutput::Result, memory_bytes: 10 };
         let ids: Vec<(NodeId, u32)> = (0..nodes).map(|node| (NodeId(node), slots)).collect();
         let (scheduler, _) = Scheduler::start(Plan::new(vec![map, merge]).unwrap(), options, &ids);
         let mut job = Job { scheduler, ms: 0 };

@@ -190,7 +190,7 @@ impl Settings {
             }
         };
         let merge = |producers: Vec<u32>, output: StageOutput, memory_bytes: u64| Stage {
-            input: StageInput::Exchange(producers),
+            input: StageInput::exchange(producers),
             output,
             memory_bytes,
         };
