@@ -50,6 +50,8 @@ mod error;
 #[cfg(feature = "nodes")]
 mod files;
 #[cfg(feature = "nodes")]
+mod job_memory;
+#[cfg(feature = "nodes")]
 pub mod kmers;
 #[cfg(feature = "text")]
 mod matches;
@@ -142,7 +144,12 @@ pub fn with_stages(
     works: inshore_kernel::TaskHandlers,
     credentials: Option<inshore_nodes::NodeCredentials>,
 ) -> inshore_kernel::TaskHandlers {
-    inshore_stages::with_stages(works, vec![std::sync::Arc::new(sorting::StageSort)], credentials)
+    let works_in_stages: Vec<std::sync::Arc<dyn inshore_stages::StageWork>> = vec![
+        std::sync::Arc::new(sorting::StageSort),
+        #[cfg(feature = "sql")]
+        std::sync::Arc::new(queries::QueryStages),
+    ];
+    inshore_stages::with_stages(works, works_in_stages, credentials)
 }
 
 /// Runs the child's task and never returns, if this process was started as a child process. Otherwise the function

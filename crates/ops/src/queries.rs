@@ -20,7 +20,7 @@ use std::{
 };
 
 use arrow_array::RecordBatch;
-use inshore_kernel::{Failure, Reply, Task, TaskHandler, TaskSource};
+use inshore_kernel::{Failure, Reply, Sources, Task, TaskHandler, TaskSource};
 use inshore_nodes::{
     Catalog, Error as NodesError, GatherReport, HelpOptions, HelpPieces, Nodes, RunOptions, Streams,
     batch_bytes, compact, stream_with_help,
@@ -28,6 +28,7 @@ use inshore_nodes::{
 use inshore_sql::{
     Error, Feed, Fragment, FragmentRows, FragmentScan, RemoteExecutor, Result, TableMetadata, run_fragment,
 };
+use inshore_stages::JobReport;
 use inshore_store::Job;
 use inshore_tables::{Error as TableError, Header};
 use serde::{Deserialize, Serialize};
@@ -35,8 +36,11 @@ use serde_json::Value;
 
 use crate::files::{Asker, FileText, Files, hold_pieces, of_nodes, piece_of, taken, text_of};
 
+mod stages;
 #[cfg(test)]
 mod tests;
+
+pub use self::stages::QueryStages;
 
 const KIND: &str = "sql";
 /// The approximate size of a message with rows, in bytes.
@@ -69,20 +73,30 @@ impl TaskHandler for Queries {
         let Task { job, arguments, sources } = task;
         let Arguments { fragment, files } = serde_json::from_value(arguments)?;
         let known = fragment.known().ok_or("the fragment does not describe its table")?.clone();
-        let along = files.iter().map(FileText::along).collect::<std::result::Result<Vec<_>, _>>()?;
-        let (bytes, of_job) = (sources.bytes(), job.clone());
-        let input = move |source: std::result::Result<TaskSource, Failure>| {
-            let source = source?;
-            let file = text_of(&files, source.whole)?;
-            let along = along[source.whole as usize].clone();
-            let parts = [Some(piece_of(&of_job, &source.source)?), along].into_iter().flatten().collect();
-            Ok::<_, Failure>(file.input(parts).with_known(&known))
-        };
-        let (sources, leave) = sources.into_parts();
-        let inputs = sources.map(move |source| input(source).map_err(unfit));
-        let feed = Feed::new(inputs, Some(bytes)).left_by(leave);
+        let feed = feed_of(&job, files, known, sources)?;
         answer(&job, &fragment, feed, |_| {}, reply)
     }
+}
+
+/// Returns the shards of a table as files.
+fn feed_of(
+    job: &Job,
+    files: Vec<FileText>,
+    known: TableMetadata,
+    sources: Sources,
+) -> std::result::Result<Feed, Failure> {
+    let along = files.iter().map(FileText::along).collect::<std::result::Result<Vec<_>, _>>()?;
+    let (bytes, of_job) = (sources.bytes(), job.clone());
+    let input = move |source: std::result::Result<TaskSource, Failure>| {
+        let source = source?;
+        let file = text_of(&files, source.whole)?;
+        let along = along[source.whole as usize].clone();
+        let parts = [Some(piece_of(&of_job, &source.source)?), along].into_iter().flatten().collect();
+        Ok::<_, Failure>(file.input(parts).with_known(&known))
+    };
+    let (sources, leave) = sources.into_parts();
+    let inputs = sources.map(move |source| input(source).map_err(unfit));
+    Ok(Feed::new(inputs, Some(bytes)).left_by(leave))
 }
 
 /// Converts the error of a shard that could not be read into an error of the crate `tables`.
@@ -191,6 +205,8 @@ pub struct NodeTables {
     options: RunOptions,
     header: Header,
     catalog: Catalog,
+    /// True if the nodes exchange rows with each other.
+    has_exchanges: bool,
     /// The tables whose metadata was read, and the cost of all fragments so far.
     state: Arc<(Mutex<State>, Condvar)>,
 }
@@ -208,6 +224,10 @@ struct State {
     gathered: GatherReport,
     /// True if the client has failed to process shards itself. From then on, only nodes process shards.
     help_has_failed: bool,
+    /// True while a job in stages runs, or its rows are read.
+    has_job: bool,
+    /// The costs of all jobs in stages so far.
+    jobs: Vec<JobReport>,
 }
 
 impl NodeTables {
@@ -217,13 +237,29 @@ impl NodeTables {
     /// Returns the errors of [`Nodes::catalog`].
     pub fn new(nodes: &Nodes, options: RunOptions) -> inshore_nodes::Result<NodeTables> {
         let (nodes, catalog, header) = (nodes.clone(), nodes.catalog()?, Header::default());
-        Ok(NodeTables { nodes, options, header, catalog, state: Arc::default() })
+        Ok(NodeTables { nodes, options, header, catalog, has_exchanges: false, state: Arc::default() })
     }
 
     /// Sets how the first lines of CSV files are read.
     pub fn with_header(mut self, header: Header) -> NodeTables {
         self.header = header;
         self
+    }
+
+    /// Lets the nodes exchange rows with each other, so that they run joins and whole groups.
+    pub fn with_exchanges(mut self) -> NodeTables {
+        self.has_exchanges = true;
+        self
+    }
+
+    /// Returns the costs of the jobs in stages so far.
+    pub fn jobs(&self) -> Vec<JobReport> {
+        self.state.0.lock().expect("no panic under this lock").jobs.clone()
+    }
+
+    fn described(&self, path: &str) -> Option<Arc<Files>> {
+        let state = self.state.0.lock().expect("no panic under this lock");
+        state.tables.get(path).map(|(_, files)| files.clone())
     }
 
     /// Returns the counters of the nodes for all completed fragments, and the shards that were not read.
@@ -271,10 +307,16 @@ impl RemoteExecutor for NodeTables {
         }
     }
 
+    fn has_exchanges(&self) -> bool {
+        self.has_exchanges
+    }
+
     fn run(&self, job: &Job, fragment: Fragment) -> Result<Box<dyn FragmentRows>> {
-        let described =
-            self.state.0.lock().expect("no panic under this lock").tables.get(fragment.path()).cloned();
-        let (_, files) = described
+        if !fragment.stages().is_empty() {
+            return self.run_stages(job, fragment);
+        }
+        let files = self
+            .described(fragment.path())
             .ok_or_else(|| Error::Internal(format!("the table {} was not described", fragment.path())))?;
         let arguments = Arguments { fragment: fragment.clone(), files: files.texts.clone() };
         let arguments =

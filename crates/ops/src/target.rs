@@ -74,9 +74,9 @@ pub struct Response<A> {
     /// The cost report of the nodes. The value is `None` if the target is local.
     #[cfg(feature = "nodes")]
     pub nodes: Option<NodesWork>,
-    /// The cost report of the stages. The value is `None` if the operation ran without stages.
+    /// The cost reports of jobs in stages. A query may run several of them.
     #[cfg(feature = "nodes")]
-    pub stages: Option<inshore_stages::JobReport>,
+    pub jobs: Vec<inshore_stages::JobReport>,
 }
 
 /// The cost report of the nodes for one answer.
@@ -97,7 +97,7 @@ impl<A> Response<A> {
             #[cfg(feature = "nodes")]
             nodes: self.nodes,
             #[cfg(feature = "nodes")]
-            stages: self.stages,
+            jobs: self.jobs,
         }
     }
 
@@ -108,7 +108,7 @@ impl<A> Response<A> {
             #[cfg(feature = "nodes")]
             nodes: None,
             #[cfg(feature = "nodes")]
-            stages: None,
+            jobs: Vec::new(),
         }
     }
 
@@ -116,30 +116,30 @@ impl<A> Response<A> {
     #[cfg(feature = "nodes")]
     pub(crate) fn on_nodes(answer: A, on: &OnNodes, gathered: GatherReport) -> Response<A> {
         let bytes_moved = on.nodes.bytes_in() + on.nodes.bytes_out();
-        Response { answer, nodes: Some(NodesWork { gathered, bytes_moved }), stages: None }
+        Response { answer, nodes: Some(NodesWork { gathered, bytes_moved }), jobs: Vec::new() }
     }
 
     /// Returns the response of an operation that ran in stages.
     #[cfg(feature = "nodes")]
-    pub(crate) fn in_stages(answer: A, report: inshore_stages::JobReport) -> Response<A> {
-        Response { answer, nodes: None, stages: Some(report) }
+    pub(crate) fn in_stages(answer: A, jobs: Vec<inshore_stages::JobReport>) -> Response<A> {
+        Response { answer, nodes: None, jobs }
     }
 }
 
 /// Serializes the answer. If the target was nodes, the fields `nodes`, `missing`, `here` and `bytes_moved` are
-/// added. If the operation ran in stages, the field `job` is added.
+/// added. If the operation ran jobs in stages, the field `jobs` is added.
 impl<A: Serialize> Serialize for Response<A> {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         #[cfg(feature = "nodes")]
-        if let Some(report) = &self.stages {
+        if self.nodes.is_some() || !self.jobs.is_empty() {
             let mut answer = serde_json::to_value(&self.answer).map_err(serde::ser::Error::custom)?;
-            answer["job"] = json!(report);
+            if let Some(NodesWork { gathered, bytes_moved }) = &self.nodes {
+                answer = with_nodes(answer, gathered, *bytes_moved);
+            }
+            if !self.jobs.is_empty() {
+                answer["jobs"] = json!(self.jobs);
+            }
             return answer.serialize(serializer);
-        }
-        #[cfg(feature = "nodes")]
-        if let Some(NodesWork { gathered, bytes_moved }) = &self.nodes {
-            let answer = serde_json::to_value(&self.answer).map_err(serde::ser::Error::custom)?;
-            return with_nodes(answer, gathered, *bytes_moved).serialize(serializer);
         }
         self.answer.serialize(serializer)
     }

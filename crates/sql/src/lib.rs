@@ -67,8 +67,8 @@ pub use current_operator::current_operator;
 pub use error::{Error, Result};
 pub use inshore_tables::TableMetadata;
 pub use operators::OperatorStats;
-pub use query::{Query, Report, run_fragment, smallest_memory_bytes, stack_bytes, table_names};
-pub use remote::{Fragment, FragmentRows, RemoteExecutor};
+pub use query::{Query, Report, run_fragment, run_stage, smallest_memory_bytes, stack_bytes, table_names};
+pub use remote::{Fragment, FragmentInput, FragmentRows, FragmentStage, RemoteExecutor, StageRows};
 pub use scan::{Feed, FragmentScan};
 pub use tables::Tables;
 

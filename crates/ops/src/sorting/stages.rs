@@ -19,15 +19,14 @@ use std::{cmp::Ordering, ops::Range, path::Path, thread};
 
 use arrow_array::RecordBatch;
 use inshore_kernel::{Failure, Reply, Sources};
-use inshore_nodes::{DistributedFile, NodeStatus, OrderedRow, read_from_nodes};
+use inshore_nodes::{DistributedFile, OrderedRow, read_from_nodes};
 use inshore_stages::{
     FinishedJob, InputPartition, JobReport, JobStage, MergeInputs, Options, OutputWriter, READER_BYTES,
     StageTask, StageWork, StagesJob,
 };
-use inshore_store::{Context, FileSink, Job, format_bytes};
+use inshore_store::{Context, FileSink, format_bytes};
 use inshore_tables::{Input, Inputs, NewFile, SortOptions, SortSummary};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::{
     Arguments, BATCH_BYTES, Error, Result, SortBy, What,
@@ -36,7 +35,7 @@ use super::{
     merge::merge_rows,
     node::{bytes_of, sort_pieces},
 };
-use crate::{files::Asker, target::OnNodes};
+use crate::{files::Asker, job_memory::JobMemory, target::OnNodes};
 
 /// The number of parts of the input that are read for each range.
 const SAMPLES_PER_RANGE: u64 = 4;
@@ -52,15 +51,8 @@ const SAMPLE_BYTES: u64 = 8 << 10;
 const EXCHANGE_BATCH_BYTES: usize = 64 << 10;
 /// The longest row in bytes. A merge may hold a row of each map output.
 const STAGE_ROW_BYTES_MAX: usize = 256 << 10;
-/// The number of attempts that run on a node at the same time.
-const SLOTS: u32 = 2;
-/// The number of map partitions, and of ranges, for each slot of the cluster. With more of them, the last attempts of a
-/// stage end at more equal times, and a lost attempt costs less.
-const PARTITIONS_PER_SLOT: u64 = 4;
-/// The largest number of ranges. Each range of each map output takes an entry in the directory of the output.
-const RANGES_MAX: u64 = 4096;
-/// The part of a node's memory that a job takes.
-const MEMORY_PART: u64 = 2;
+/// The smallest memory of a slot of a sort in bytes.
+const SLOT_BYTES: u64 = 8 * READER_BYTES;
 /// The limit of all splitters together in bytes. If they are longer, every second one is left out.
 const SPLITTERS_BYTES_MAX: usize = 1 << 20;
 
@@ -297,8 +289,8 @@ pub fn sort_on_cluster(
             kind: StageSort.kind(),
             arguments: serde_json::to_value(&arguments).expect("plain data"),
             stages: JobStage::map_and_merge(inputs, ranges),
-            slots: SLOTS,
-            slot_bytes: size.slot_bytes,
+            slots: size.memory.slots,
+            slot_bytes: size.memory.slot_bytes,
             options: Options::default(),
         };
         inshore_stages::run(asker.nodes, asker.context, &job)?
@@ -344,12 +336,9 @@ fn write(finished: &FinishedJob, context: &Context, output: &Path, record_bytes:
 /// The sizes of a sort in stages.
 #[derive(Debug)]
 struct Size {
-    nodes: u64,
+    memory: JobMemory,
     /// The number of bytes of the input.
     bytes: u64,
-    /// The memory that a node gives to the job.
-    memory_bytes: u64,
-    slot_bytes: u64,
     /// The number of bytes from which on a map partition gets no more pieces.
     partition_bytes: u64,
     ranges: u64,
@@ -357,51 +346,38 @@ struct Size {
 
 impl Size {
     fn of(asker: &Asker<'_>, wholes: &[DistributedFile]) -> Result<Size> {
-        let (mut memory, mut failed) = (Vec::new(), None);
-        for NodeStatus { status, .. } in asker.nodes.status() {
-            match status {
-                Ok(status) => memory.push(status.memory_bytes),
-                Err(error) => failed = failed.or(Some(error)),
-            }
-        }
-        let nodes = memory.len() as u64;
-        let memory_bytes = match (memory.into_iter().min(), failed) {
-            (None, Some(error)) => return Err(error.into()),
-            (bytes, _) => bytes.unwrap_or(0),
-        };
-        let memory_bytes = asker.options.node_memory_bytes.unwrap_or(memory_bytes / MEMORY_PART);
-        let slot_bytes = inshore_stages::slot_bytes(memory_bytes, SLOTS);
+        let memory = JobMemory::of(asker.nodes, asker.options, SLOT_BYTES)?;
         let bytes: u64 = wholes.iter().map(DistributedFile::bytes).sum();
-        let slots = nodes.max(1) * u64::from(SLOTS);
-        let size = Size { nodes, bytes, memory_bytes, slot_bytes, partition_bytes: bytes, ranges: 1 };
+        let size = Size { memory, bytes, partition_bytes: bytes, ranges: 1 };
         size.check(2)?;
         // Half of a slot holds a batch of each map output.
-        let partitions = (slots * PARTITIONS_PER_SLOT).min(slot_bytes / 2 / READER_BYTES);
-        let ranges = (bytes / (slot_bytes / 4)).max(slots * PARTITIONS_PER_SLOT).min(RANGES_MAX);
-        Ok(Size { partition_bytes: bytes.div_ceil(partitions).max(1), ranges, ..size })
+        let partitions = memory.partitions().min(memory.slot_bytes / 2 / READER_BYTES);
+        let partition_bytes = bytes.div_ceil(partitions).max(1);
+        Ok(Size { partition_bytes, ranges: memory.ranges(bytes), ..size })
     }
 
     /// Checks that a slot suffices to merge the outputs of `inputs` map partitions. Pieces on different nodes are in
     /// different partitions, so there may be more of them than planned. A quarter of the slot stays for other buffers.
     fn check(&self, inputs: u64) -> Result<()> {
         let needed = (inputs * READER_BYTES).div_ceil(3).saturating_mul(4).max(4 * READER_BYTES);
-        if needed <= self.slot_bytes {
+        if needed <= self.memory.slot_bytes {
             return Ok(());
         }
         let what = format!(
             "a node gives the job {}, and {} is enough: set --node-memory, or the --memory of the nodes",
-            format_bytes(self.memory_bytes),
-            format_bytes(inshore_stages::memory_bytes(needed, SLOTS))
+            format_bytes(self.memory.memory_bytes),
+            format_bytes(inshore_stages::memory_bytes(needed, self.memory.slots))
         );
         Err(Error::unfit("a sort on a cluster", what))
     }
 
     fn explained(&self, partitions: u64, ranges: u32) -> String {
         format!(
-            "stages: map {partitions} partitions of about {}, merge {ranges} ranges; {} nodes with {SLOTS} slots of {} each",
+            "stages: map {partitions} partitions of about {}, merge {ranges} ranges; {} nodes with {} slots of {} each",
             format_bytes(self.bytes / partitions.max(1)),
-            self.nodes,
-            format_bytes(self.slot_bytes)
+            self.memory.nodes,
+            self.memory.slots,
+            format_bytes(self.memory.slot_bytes)
         )
     }
 }

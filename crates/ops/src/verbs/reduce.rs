@@ -149,11 +149,8 @@ pub enum ReducePlan {
 }
 
 /// The kinds of targets. Nodes compute groups by SQL queries, so the target `Nodes` needs the feature `sql`.
-const PLACES: &[TargetKind] = if cfg!(all(feature = "nodes", feature = "sql")) {
-    &TargetKind::LOCAL_AND_NODES
-} else {
-    &[TargetKind::Local]
-};
+const PLACES: &[TargetKind] =
+    if cfg!(all(feature = "nodes", feature = "sql")) { &TargetKind::ALL } else { &[TargetKind::Local] };
 
 impl Plan for ReducePlan {}
 
@@ -183,8 +180,9 @@ impl Reduce {
         TableWriter::check_path(context.output()?)?;
         match context.target {
             #[cfg(all(feature = "nodes", feature = "sql"))]
-            Target::Nodes(on) | Target::Cluster(on) => {
-                Ok(ReducePlan::Nodes(sql::NodesOfQuery::new(on, self.header)?))
+            target @ (Target::Nodes(_) | Target::Cluster(_)) => {
+                let nodes = sql::NodesOfQuery::new(target, self.header)?;
+                Ok(nodes.map_or(ReducePlan::Here, ReducePlan::Nodes))
             }
             #[cfg(all(feature = "nodes", not(feature = "sql")))]
             Target::Nodes(_) | Target::Cluster(_) => {

@@ -198,7 +198,7 @@ impl Operation for Sort {
                 if let Target::Cluster(_) = context.target {
                     let (summary, report) =
                         sorting::sort_on_cluster(&on, job, &wholes, &by, options, output)?;
-                    return Ok(Response::in_stages(summary, report));
+                    return Ok(Response::in_stages(summary, vec![report]));
                 }
                 let how = helping_on(&on, job);
                 let sorted = sorting::sort_on_nodes(&on.nodes, job, wholes, &by, options, output, &how);

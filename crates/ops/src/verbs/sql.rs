@@ -66,10 +66,16 @@ pub struct NodesOfQuery {
 
 #[cfg(feature = "nodes")]
 impl NodesOfQuery {
-    /// Requests the list of datasets from the nodes.
-    pub(crate) fn new(on: &OnNodes, header: Option<bool>) -> Result<NodesOfQuery> {
+    /// Requests the list of datasets from the nodes of a target. Returns `None` for the local machine.
+    pub(crate) fn new(target: &Target, header: Option<bool>) -> Result<Option<NodesOfQuery>> {
+        let (on, has_exchanges) = match target {
+            Target::Local => return Ok(None),
+            Target::Nodes(on) => (on, false),
+            Target::Cluster(on) => (on, true),
+        };
         let tables = NodeTables::new(&on.nodes, on.options.clone())?.with_header(header.into());
-        Ok(NodesOfQuery { on: on.clone(), tables: Arc::new(tables) })
+        let tables = if has_exchanges { tables.with_exchanges() } else { tables };
+        Ok(Some(NodesOfQuery { on: on.clone(), tables: Arc::new(tables) }))
     }
 
     /// Adds the tables on nodes to the tables of a query.
@@ -79,7 +85,8 @@ impl NodesOfQuery {
 
     /// Returns the response of a completed query, with the cost report of the nodes.
     pub(crate) fn done<A>(&self, answer: A) -> Response<A> {
-        Response::on_nodes(answer, &self.on, self.tables.gathered())
+        let response = Response::on_nodes(answer, &self.on, self.tables.gathered());
+        Response { jobs: self.tables.jobs(), ..response }
     }
 }
 
@@ -140,7 +147,7 @@ impl Plan for QueryPlan {}
 impl Operation for Sql {
     const NAME: &'static str = "sql";
     const PLACES: &'static [TargetKind] =
-        if cfg!(feature = "nodes") { &TargetKind::LOCAL_AND_NODES } else { &[TargetKind::Local] };
+        if cfg!(feature = "nodes") { &TargetKind::ALL } else { &[TargetKind::Local] };
     const STORE: StoreUse = StoreUse::Always;
     const FORM: NormalForm = NormalForm::SortedRows;
     type Plan = QueryPlan;
@@ -165,8 +172,7 @@ impl Operation for Sql {
         #[cfg(not(feature = "nodes"))]
         let _ = context;
         #[cfg(feature = "nodes")]
-        if let Target::Nodes(on) = context.target {
-            let nodes = NodesOfQuery::new(on, self.header)?;
+        if let Some(nodes) = NodesOfQuery::new(context.target, self.header)? {
             return Ok(QueryPlan { tables: nodes.add_to(tables), nodes: Some(nodes) });
         }
         Ok(QueryPlan {

@@ -37,6 +37,7 @@ use datafusion::{
 use self::{group::Group, join::Join, order::Order};
 pub use shared::OperatorStats;
 pub(crate) use shared::{Limits, Shared};
+pub(crate) use stream_exec::StreamExec;
 
 /// The optimizer rule that replaces DataFusion's operators that would fail when memory is exhausted.
 #[derive(Debug)]

@@ -34,7 +34,7 @@ use crate::{
     operators::{Limits, OperatorStats},
 };
 
-pub use fragment::run_fragment;
+pub use fragment::{run_fragment, run_stage};
 pub use names::table_names;
 
 /// Returns the minimum memory budget of a query, in bytes.

@@ -82,7 +82,10 @@ pub(super) async fn plan(
     };
     // With one partition, DataFusion would make no partial aggregates, which nodes compute.
     let partitions = if tables.elsewhere().is_some() { partitions.max(2) } else { partitions };
-    let planning = Planning { partitions, memory_bytes, is_bold: mode == PlanMode::BroadcastSmallSides };
+    let with_exchanges = tables.elsewhere().is_some_and(|elsewhere| elsewhere.has_exchanges());
+    // A side that is broadcast to threads of the client would come here, so both sides of a join are partitioned.
+    let is_bold = mode == PlanMode::BroadcastSmallSides && !with_exchanges;
+    let planning = Planning { partitions, memory_bytes, is_bold, with_exchanges };
     let remote = tables.elsewhere().map(|elsewhere| {
         Arc::new(RemoteTables {
             job: job.clone(),

@@ -279,7 +279,8 @@ mod tests {
                 RecordBatch::try_new(schema.clone(), vec![Arc::new(Int64Array::from(column))]).unwrap();
             let input: Vec<RecordBatch> = (0..20).map(|piece| batch.slice(piece * 5000, 5000)).collect();
             let table = MemTable::try_new(schema, vec![input; parts]).unwrap();
-            let planning = Planning { partitions: parts, memory_bytes: 24 << 20, is_bold: false };
+            let planning =
+                Planning { partitions: parts, memory_bytes: 24 << 20, is_bold: false, with_exchanges: false };
             let plan = async |shared: &Shared| {
                 let context = context(&job, shared, planning, Vec::new())?;
                 let scan = table.scan(&context.state(), None, &[], None).await?;

@@ -12,6 +12,9 @@
 //! parameters. Before a run, the node compares the text of its fragment with the client's text. Plans therefore need
 //! no serialized form, and partial states of any aggregate function can be merged.
 //!
+//! If the nodes can exchange rows with each other, a fragment may also contain joins, aggregates and windows over
+//! several tables. It then has several stages: see [`stages`].
+//!
 //! Fragments exclude expressions whose values differ between machines, such as random() and results of subqueries. A
 //! node refuses a query if its plan differs from the client's plan. The plans differ, for example, between two
 //! versions of the program, or if a filter contains now().
@@ -19,9 +22,11 @@
 //! In-store processing is described in chapter 5 of the 2014 thesis, and the cooperation of host and drives in section
 //! 4.2 of the 2019 thesis (see docs/from-the-papers.md).
 
+mod exchange;
 mod local_plan;
 mod pushdown;
 mod scan;
+mod stages;
 mod table;
 
 use std::{
@@ -36,7 +41,16 @@ use inshore_store::{Job, Reservation};
 use inshore_tables::TableMetadata;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::{pushdown::PushDownFragments, table::RemoteTable};
+pub(crate) use self::{
+    exchange::{Exchange, check_ranges},
+    local_plan::LocalStage,
+    pushdown::PushDownFragments,
+    table::RemoteTable,
+};
+pub use self::{
+    local_plan::StageRows,
+    stages::{FragmentInput, FragmentStage},
+};
 use crate::Error;
 
 /// The parameters of planning, in addition to the query's text and tables.
@@ -48,13 +62,17 @@ pub(crate) struct Planning {
     pub memory_bytes: u64,
     /// True if small join sides are broadcast to all threads.
     pub is_bold: bool,
+    /// True if fragments may have several stages, with exchanges of rows between nodes.
+    pub with_exchanges: bool,
 }
 
-/// A part of a query that reads one table and runs on nodes.
+/// A part of a query that runs on nodes. It reads one table, or has several stages.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Fragment {
-    /// The table's name in the query.
+    /// The table's name in the query. Empty if the fragment has stages.
     table: String,
+    /// The stages, each after those that it reads. Empty if the fragment reads one table.
+    stages: Vec<FragmentStage>,
     sql: String,
     tables: BTreeMap<String, TableMetadata>,
     planning: Planning,
@@ -80,6 +98,11 @@ pub trait RemoteExecutor: Debug + Send + Sync {
     /// Returns 0 if the client runs no share.
     fn help_bytes(&self, _may_be_taken: u64) -> u64 {
         0
+    }
+
+    /// Returns true if the machines can exchange rows with each other, so that fragments may have several stages.
+    fn has_exchanges(&self) -> bool {
+        false
     }
 
     /// Starts a fragment. The budget of `job` is the sum of [`Self::answer_bytes`] and the reserved part of
@@ -148,6 +171,24 @@ impl Fragment {
     /// Returns the path that [`RemoteExecutor::describe`] returned for the fragment's table.
     pub fn path(&self) -> &str {
         self.tables.get(&self.table).map_or("", |known| &known.path)
+    }
+
+    /// Returns the stages, each after those that it reads. A fragment that reads one table has none.
+    pub fn stages(&self) -> &[FragmentStage] {
+        &self.stages
+    }
+
+    /// Returns the path that [`RemoteExecutor::describe`] returned for the table of a stage. Returns `None` if the
+    /// stage reads exchanges.
+    pub fn path_of(&self, stage: usize) -> Option<&str> {
+        let FragmentInput::Table(table) = &self.stages.get(stage)?.input else { return None };
+        Some(&self.tables.get(table)?.path)
+    }
+
+    /// Returns the metadata of the table that a stage reads.
+    pub fn known_of(&self, stage: usize) -> Option<&TableMetadata> {
+        let FragmentInput::Table(table) = &self.stages.get(stage)?.input else { return None };
+        self.tables.get(table)
     }
 
     /// Returns the metadata of the fragment's table: its columns, and its row count if known.

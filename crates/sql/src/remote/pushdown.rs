@@ -25,7 +25,12 @@ use datafusion::{
     },
 };
 
-use super::{Fragment, RemoteTables, scan::RemoteScan, table::RemoteTableScan};
+use super::{
+    Fragment, RemoteTables,
+    scan::RemoteScan,
+    stages::{StagePlan, stages_of},
+    table::RemoteTableScan,
+};
 use crate::{Error, rules::plan_size::of_every_type, scan::properties};
 
 /// Returns whether an expression has the same value on every machine.
@@ -35,7 +40,7 @@ fn is_portable(expression: &Arc<dyn PhysicalExpr>) -> Result<bool> {
         .map(|is_bound| !is_bound)
 }
 
-fn has_portable_expressions(node: &Arc<dyn ExecutionPlan>) -> Result<bool> {
+pub(super) fn has_portable_expressions(node: &Arc<dyn ExecutionPlan>) -> Result<bool> {
     let mut all = true;
     node.apply_expressions(&mut |expression| {
         all &= is_portable(expression)?;
@@ -66,13 +71,13 @@ fn rows_of(node: &Arc<dyn ExecutionPlan>) -> Result<Option<String>> {
 
 /// Returns whether the rows of a plan node can be sent over the network. Rows with dictionaries cannot be sent, since
 /// a message would depend on the dictionaries of earlier messages.
-fn is_sendable(node: &Arc<dyn ExecutionPlan>) -> bool {
+pub(super) fn is_sendable(node: &Arc<dyn ExecutionPlan>) -> bool {
     let mut is_whole = |kind: &DataType, _: usize| !matches!(kind, DataType::Dictionary(..));
     node.schema().fields().iter().all(|field| of_every_type(field.data_type(), 0, &mut is_whole))
 }
 
 /// Returns the table of a plan that can run as a fragment; otherwise `None`.
-fn fragment_of(node: &Arc<dyn ExecutionPlan>) -> Result<Option<String>> {
+pub(super) fn fragment_of(node: &Arc<dyn ExecutionPlan>) -> Result<Option<String>> {
     if let Some(aggregate) = node.downcast_ref::<AggregateExec>()
         && aggregate.mode().output_mode() == AggregateOutputMode::Partial
         && has_portable_expressions(node)?
@@ -82,10 +87,38 @@ fn fragment_of(node: &Arc<dyn ExecutionPlan>) -> Result<Option<String>> {
     rows_of(node)
 }
 
+/// The inputs of a fragment.
+#[derive(Clone, Debug)]
+pub(super) enum Found {
+    /// The fragment reads one table.
+    Table(String),
+    /// The fragment has several stages.
+    Stages(Vec<StagePlan>),
+}
+
+/// Returns the inputs of a plan that can run on nodes as a whole. If its rows are in an order, the caller sorts them
+/// again.
+fn found(node: &Arc<dyn ExecutionPlan>, with_exchanges: bool) -> Result<Option<Found>> {
+    if !is_sendable(node) {
+        return Ok(None);
+    }
+    if let Some(table) = fragment_of(node)? {
+        return Ok(Some(Found::Table(table)));
+    }
+    // A sort of all rows would be done again above.
+    let is_sort = |sort: &SortExec| sort.fetch().is_none();
+    if !with_exchanges || node.downcast_ref::<SortExec>().is_some_and(is_sort) {
+        return Ok(None);
+    }
+    Ok(stages_of(node)?.map(Found::Stages))
+}
+
 /// Finds the fragments of a plan, numbers them from the root downwards, and replaces each by the result of `replace`.
+/// With exchanges, a fragment may read several tables.
 pub(super) fn replace_fragments(
     plan: Arc<dyn ExecutionPlan>,
-    mut replace: impl FnMut(usize, &str, &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>>,
+    with_exchanges: bool,
+    mut replace: impl FnMut(usize, Found, &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>>,
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let mut number = 0;
     let replaced = plan.transform_down(|node| {
@@ -96,15 +129,22 @@ pub(super) fn replace_fragments(
             && has_portable_expressions(&node)?
             && let Some(table) = rows_of(sort.input())?
         {
-            let below = replace(number, &table, &node)?;
+            let below = replace(number, Found::Table(table), &node)?;
             number += 1;
             let node = replace_children_if_necessary(node, vec![below])?;
             return Ok(Transformed::new(node, true, TreeNodeRecursion::Jump));
         }
-        let table = if is_sendable(&node) { fragment_of(&node)? } else { None };
-        let Some(table) = table else { return Ok(Transformed::no(node)) };
-        let rows = replace(number, &table, &node)?;
+        let Some(found) = found(&node, with_exchanges)? else { return Ok(Transformed::no(node)) };
+        let is_staged = matches!(found, Found::Stages(_));
+        let rows = replace(number, found, &node)?;
         number += 1;
+        // The ranges of the last stage arrive one after the other.
+        let order = node.properties().output_ordering().filter(|_| is_staged);
+        let fetch = node.downcast_ref::<SortExec>().and_then(SortExec::fetch);
+        let rows = match order {
+            Some(order) => Arc::new(SortExec::new(order.clone(), rows).with_fetch(fetch)),
+            None => rows,
+        };
         Ok(Transformed::new(rows, true, TreeNodeRecursion::Jump))
     })?;
     Ok(replaced.data)
@@ -122,10 +162,17 @@ impl PhysicalOptimizerRule for PushDownFragments {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
         let remote = &self.0;
         let mut fragments = 0;
-        let plan = replace_fragments(plan, |number, table, node| {
+        let plan = replace_fragments(plan, remote.planning.with_exchanges, |number, found, node| {
             fragments += 1;
+            let (table, stages) = match found {
+                Found::Table(table) => (table, Vec::new()),
+                Found::Stages(stages) => {
+                    (String::new(), stages.into_iter().map(|stage| stage.stage).collect())
+                }
+            };
             let fragment = Fragment {
-                table: table.to_string(),
+                table,
+                stages,
                 sql: remote.sql.clone(),
                 tables: remote.tables.get().cloned().unwrap_or_default(),
                 planning: remote.planning,

@@ -131,7 +131,7 @@ fn start_fragment(
 }
 
 /// Checks that a batch has the column types of the plan, and renames its columns to the plan's names.
-fn check_columns(batch: &RecordBatch, schema: &SchemaRef) -> crate::Result<RecordBatch> {
+pub(super) fn check_columns(batch: &RecordBatch, schema: &SchemaRef) -> crate::Result<RecordBatch> {
     let kinds = |schema: &Schema| -> Vec<_> {
         schema.fields().iter().map(|field| field.data_type().clone()).collect()
     };
