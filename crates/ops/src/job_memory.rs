@@ -9,6 +9,8 @@ const SLOTS_MAX: u32 = 2;
 const PARTITIONS_PER_SLOT: u64 = 4;
 /// The largest number of ranges. Each range of each map output takes an entry in the directory of the output.
 const RANGES_MAX: u64 = 4096;
+/// The size of a range in bytes from which on the work on it outweighs the planning of a query.
+const RANGE_BYTES_MIN: u64 = 4 << 20;
 /// The part of a node's memory that a job takes.
 const MEMORY_PART: u64 = 2;
 
@@ -48,6 +50,12 @@ impl JobMemory {
     /// Returns the number of map partitions of an input.
     pub fn partitions(&self) -> u64 {
         self.nodes.max(1) * u64::from(self.slots) * PARTITIONS_PER_SLOT
+    }
+
+    /// Returns the number of ranges of an exchange, also if it has few bytes: a range for each slot suffices then.
+    pub fn ranges_of_any(&self, bytes: u64) -> u64 {
+        let slots = self.nodes.max(1) * u64::from(self.slots);
+        self.ranges(bytes).min((bytes / RANGE_BYTES_MIN).max(slots))
     }
 
     /// Returns the number of ranges of an exchange of `bytes` bytes. A range takes about a quarter of a slot, so that

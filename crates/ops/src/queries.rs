@@ -36,6 +36,8 @@ use serde_json::Value;
 
 use crate::files::{Asker, FileText, Files, hold_pieces, of_nodes, piece_of, taken, text_of};
 
+#[cfg(test)]
+mod stage_tests;
 mod stages;
 #[cfg(test)]
 mod tests;

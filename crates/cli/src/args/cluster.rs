@@ -4,11 +4,34 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::KeyBytes;
+#[cfg(feature = "sql")]
+use super::Sql;
+use super::{KeyBytes, Reduce};
 
 #[derive(Subcommand)]
 pub enum ClusterCommand {
     Sort(SortOnCluster),
+    /// Group the rows of a table by columns and aggregate each group, with an exchange between the nodes
+    ///
+    /// Each node aggregates the rows of its pieces, and the nodes exchange the partial groups: each group is completed on
+    /// one node. The completed groups come here and are written in the order of their columns.
+    #[command(after_help = "\
+Examples:
+  inshore cluster reduce store:sales.csv --by town --sum price -o towns.csv --node a.lan,b.lan")]
+    Reduce(Reduce),
+    /// Query tables larger than the memory of all nodes in SQL, with exchanges of rows between the nodes
+    ///
+    /// The nodes run joins, GROUP BY and windows with PARTITION BY: rows with equal keys meet on one node, which continues
+    /// on its drive where its memory is short. The rows of the result come here, and this machine sorts them (ORDER BY)
+    /// and runs what needs all rows at once, such as a cross join. Tables on nodes are called store:NAME. All other
+    /// tables are read by this machine.
+    #[cfg(feature = "sql")]
+    #[command(after_help = "\
+Examples:
+  inshore cluster sql \"SELECT town, sum(price) FROM 'store:sales.csv' s JOIN 'store:shops.csv' t USING (shop)
+    GROUP BY town ORDER BY 2 DESC LIMIT 10\" --node a.lan,b.lan,c.lan
+  inshore cluster sql --file q5.sql -o q5.parquet --explain --node a.lan,b.lan,c.lan")]
+    Sql(Sql),
 }
 
 /// Sort lines or records of datasets, with an exchange of rows between the nodes

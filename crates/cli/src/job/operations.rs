@@ -142,13 +142,14 @@ pub fn run_on<O: Operation>(
     let costs = Vec::new();
     #[cfg(feature = "nodes")]
     let costs = match (&target, &done.nodes) {
-        (Target::Cluster(_), None) => done.stages.as_ref().map(node::stages).unwrap_or_default(),
         (Target::Nodes(on) | Target::Cluster(on), Some(did)) => {
             node::tell_missing(&options, &on.nodes, &did.gathered);
             node::costs(&did.gathered)
         }
         _ => Vec::new(),
     };
+    #[cfg(feature = "nodes")]
+    let costs = costs.into_iter().chain(done.jobs.iter().flat_map(node::stages)).collect();
     Ok(FinishedOperation { done, options, report, costs, has_failed: has_failed.into_inner() })
 }
 

@@ -1,4 +1,4 @@
-//! Runs `inshore sql` and `inshore nearest query --where` in a worker: a child process with a memory limit. The parent
+//! Runs `inshore sql`, `inshore cluster sql` and `inshore nearest query --where` in a worker: a child process with a memory limit. The parent
 //! process forwards stop signals to the worker, waits for the end of the worker, and releases the extents that the worker could not release.
 //!
 //! The query library (DataFusion) does not count the memory of function results against the budget, and evaluates
@@ -20,7 +20,7 @@ use inshore::{
 };
 
 use crate::{
-    args::{Cli, Command, GlobalOptions, NearestCommand},
+    args::{Cli, ClusterCommand, Command, GlobalOptions, NearestCommand},
     job::{
         session::{budget, folders, store_path},
         signals,
@@ -33,6 +33,7 @@ use crate::{
 pub fn wait_if_contained(cli: &Cli) -> Result<Option<ExitCode>> {
     let is_query = match &cli.command {
         Command::Sql(_) => true,
+        Command::Cluster { command: ClusterCommand::Sql(_) } => true,
         // A predicate is a query over the columns of the vectors.
         Command::Nearest { command: NearestCommand::Query(arguments) } => arguments.predicate.is_some(),
         _ => false,

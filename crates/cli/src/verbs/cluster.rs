@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use super::sort::sort_as;
+use super::sort::{reduce, sort_as};
 use crate::{
     args::{ClusterCommand, GlobalOptions, Sort, SortOnCluster},
     verbs::node::are_named,
@@ -13,7 +13,7 @@ pub fn cluster(options: GlobalOptions, command: ClusterCommand) -> Result<()> {
         bail!("no nodes are given: use --node HOST,HOST:PORT,...");
     }
     if options.partial {
-        bail!("--partial does not work on a cluster: a sort without some of its rows is no sort");
+        bail!("--partial does not work on a cluster: an exchange needs the rows of all nodes");
     }
     let options = GlobalOptions { is_cluster: true, ..options };
     match command {
@@ -22,5 +22,8 @@ pub fn cluster(options: GlobalOptions, command: ClusterCommand) -> Result<()> {
             let sort = Sort { inputs, output, key, text, header, record, key_bytes, reverse, unique, resume };
             sort_as("cluster sort", options, &sort)
         }
+        ClusterCommand::Reduce(arguments) => reduce(options, &arguments),
+        #[cfg(feature = "sql")]
+        ClusterCommand::Sql(arguments) => super::sql::sql(options, &arguments),
     }
 }

@@ -195,7 +195,7 @@ impl NodeTables {
         }
         let bytes = |files: &Files| files.wholes.iter().map(DistributedFile::bytes).sum::<u64>();
         let all_bytes: u64 = files.values().map(|files| bytes(files)).sum();
-        let ranges = u32::try_from(memory.ranges(all_bytes)).expect("a few thousand at most");
+        let ranges = u32::try_from(memory.ranges_of_any(all_bytes)).expect("a few thousand at most");
         let stage = |(number, stage): (usize, &inshore_sql::FragmentStage)| {
             let input = match &stage.input {
                 FragmentInput::Table(_) => {

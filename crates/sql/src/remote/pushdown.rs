@@ -10,10 +10,10 @@ use datafusion::{
         tree_node::{Transformed, TreeNode, TreeNodeRecursion},
     },
     error::Result,
-    physical_expr::scalar_subquery::ScalarSubqueryExpr,
+    physical_expr::{expressions::UnKnownColumn, scalar_subquery::ScalarSubqueryExpr},
     physical_optimizer::PhysicalOptimizerRule,
     physical_plan::{
-        ExecutionPlan, Partitioning, PhysicalExpr,
+        ExecutionPlan, ExecutionPlanProperties, Partitioning, PhysicalExpr,
         aggregates::{AggregateExec, AggregateOutputMode},
         coop::CooperativeExec,
         displayable,
@@ -113,6 +113,29 @@ fn found(node: &Arc<dyn ExecutionPlan>, with_exchanges: bool) -> Result<Option<F
     Ok(stages_of(node)?.map(Found::Stages))
 }
 
+/// Gives the rows of a fragment with stages the partitions and the order of the plan node that they replace. The ranges
+/// of the last stage arrive one after the other, in one partition.
+fn arranged(
+    mut rows: Arc<dyn ExecutionPlan>,
+    node: &Arc<dyn ExecutionPlan>,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    // A key that the rows no longer have is unknown, so no other node of the plan depends on it.
+    let is_known = |key: &Arc<dyn PhysicalExpr>| Ok(!key.exists(|part| Ok(part.is::<UnKnownColumn>()))?);
+    let is_divided = match node.output_partitioning() {
+        Partitioning::Hash(keys, _) => {
+            keys.iter().map(is_known).collect::<Result<Vec<bool>>>()?.into_iter().all(|known| known)
+        }
+        _ => false,
+    };
+    if is_divided {
+        rows = Arc::new(RepartitionExec::try_new(rows, node.output_partitioning().clone())?);
+    }
+    let Some(order) = node.properties().output_ordering() else { return Ok(rows) };
+    let fetch = node.downcast_ref::<SortExec>().and_then(SortExec::fetch);
+    let sort = SortExec::new(order.clone(), rows).with_preserve_partitioning(is_divided);
+    Ok(Arc::new(sort.with_fetch(fetch)))
+}
+
 /// Finds the fragments of a plan, numbers them from the root downwards, and replaces each by the result of `replace`.
 /// With exchanges, a fragment may read several tables.
 pub(super) fn replace_fragments(
@@ -138,13 +161,7 @@ pub(super) fn replace_fragments(
         let is_staged = matches!(found, Found::Stages(_));
         let rows = replace(number, found, &node)?;
         number += 1;
-        // The ranges of the last stage arrive one after the other.
-        let order = node.properties().output_ordering().filter(|_| is_staged);
-        let fetch = node.downcast_ref::<SortExec>().and_then(SortExec::fetch);
-        let rows = match order {
-            Some(order) => Arc::new(SortExec::new(order.clone(), rows).with_fetch(fetch)),
-            None => rows,
-        };
+        let rows = if is_staged { arranged(rows, &node)? } else { rows };
         Ok(Transformed::new(rows, true, TreeNodeRecursion::Jump))
     })?;
     Ok(replaced.data)

@@ -103,15 +103,16 @@ pub fn costs(gathered: &GatherReport) -> Vec<(&'static str, String)> {
 
 /// Describes the stages of a job on a cluster, for `--explain`.
 pub fn stages(job: &JobReport) -> Vec<(&'static str, String)> {
-    let stage = |(name, stage): (&'static str, &StageReport)| {
+    let stage = |stage: &StageReport| {
         let text = format!(
-            "{} partitions, {} written, done after {:.1} s, {:.1} s in all attempts",
+            "{}: {} partitions, {} written, done after {:.1} s, {:.1} s in all attempts",
+            stage.name,
             stage.partitions,
             format_bytes(stage.bytes),
             stage.seconds,
             stage.attempt_seconds
         );
-        (name, text)
+        ("stage", text)
     };
     let attempts = &job.attempts;
     let link = |node: &NodeReport| {
@@ -122,8 +123,12 @@ pub fn stages(job: &JobReport) -> Vec<(&'static str, String)> {
         "{} started, {} finished, {} failed, {} lost with their node, {} second attempts",
         attempts.started, attempts.finished, attempts.failed, attempts.lost, attempts.second
     );
-    let stages = ["map", "merge"].into_iter().zip(&job.stages).map(stage);
-    stages.chain(job.nodes.iter().map(link)).chain([("attempts", of_attempts)]).collect()
+    job.stages
+        .iter()
+        .map(stage)
+        .chain(job.nodes.iter().map(link))
+        .chain([("attempts", of_attempts)])
+        .collect()
 }
 
 /// Describes the part of the work that this machine did, and the reason why this part was not larger.

@@ -1,0 +1,224 @@
+//! These tests run queries with exchanges on nodes in this process, and compare their rows with those of a local run.
+
+use std::{fs, io::Cursor, path::PathBuf};
+
+use arrow_cast::pretty::pretty_format_batches;
+use inshore_kernel::TaskHandlers;
+use inshore_nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, RunningAgent};
+use inshore_sql::{Query, Tables};
+use inshore_store::{Budget, Cancel, Context, Store};
+use inshore_tables::Input;
+use tempfile::TempDir;
+
+use super::*;
+use crate::{
+    split_points::{row_group_offsets, separator},
+    testing::write_parquet,
+};
+
+struct Cluster {
+    serving: Vec<Option<RunningAgent>>,
+    folder: TempDir,
+    nodes: Nodes,
+}
+
+impl Cluster {
+    fn new(count: usize, memory_bytes: u64) -> Cluster {
+        let folder = tempfile::tempdir().unwrap();
+        let serve = |number: usize| {
+            let store = Store::open(folder.path().join(format!("node{number}"))).unwrap();
+            let config = AgentConfig {
+                drain: Duration::ZERO,
+                ..AgentConfig::new(format!("node {number}"), memory_bytes, 2)
+            };
+            let works = crate::with_stages(TaskHandlers::default().with(Queries).with(Reads), None);
+            Some(Agent::new(store, works, config).serve("127.0.0.1:0".parse().unwrap()).unwrap())
+        };
+        let serving: Vec<Option<RunningAgent>> = (0..count).map(serve).collect();
+        let addresses = serving.iter().flatten().map(|serving| serving.address().to_string()).collect();
+        let nodes = Nodes::new(ClientConfig::new(addresses, None)).unwrap();
+        Cluster { serving, folder, nodes }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn put(&self, name: &str, pieces: u64) {
+        let (bytes, budget) = (fs::read(self.path(name)).unwrap(), Budget::new(64 << 20, 1));
+        let options = LoadOptions {
+            piece_bytes: Some(bytes.len() as u64 / pieces),
+            ends: row_group_offsets(&Input::new(self.path(name)), &budget).unwrap(),
+            copies: self.serving.len().min(2),
+            block_bytes: 4096,
+            separator: separator(&[name]),
+            ..LoadOptions::default()
+        };
+        let job = Context::new(budget, Cancel::default());
+        self.nodes.put(&job, name, (name, Some(bytes.len() as u64)), Cursor::new(bytes), &options).unwrap();
+    }
+
+    /// Runs a query, and returns its rows as sorted lines of text, and the costs of its jobs.
+    fn ask(&self, query: &str, elsewhere: Option<&Arc<NodeTables>>) -> Result<Vec<String>> {
+        let store = Store::open(self.path("mine")).unwrap();
+        let job = store.job(Budget::new(256 << 20, 2), Cancel::default()).unwrap();
+        let mut tables = Tables::default();
+        for name in TABLES {
+            let path = match elsewhere {
+                Some(_) => PathBuf::from(format!("store:{name}")),
+                None => self.path(name),
+            };
+            tables = tables.with_files(name.split('.').next().unwrap(), &[path]);
+        }
+        let tables = match elsewhere {
+            Some(near) => tables.with_elsewhere(near.clone()),
+            None => tables,
+        };
+        let mut query = Query::start(&job, query, tables)?;
+        let mut batches = Vec::new();
+        while let Some(batch) = query.next_batch()? {
+            batches.push(batch);
+        }
+        let text = pretty_format_batches(&batches).unwrap().to_string();
+        let mut lines: Vec<String> = text.lines().map(ToString::to_string).collect();
+        lines.sort_unstable();
+        Ok(lines)
+    }
+
+    fn exchanging(&self) -> Arc<NodeTables> {
+        Arc::new(NodeTables::new(&self.nodes, RunOptions::default()).unwrap().with_exchanges())
+    }
+
+    fn wait_until_idle(&self) {
+        let until = Instant::now() + Duration::from_secs(60);
+        let is_idle = || {
+            self.nodes.begin(None).status().into_iter().all(|node| {
+                node.status.map_or(true, |status| status.running.is_empty() && status.memory_used_bytes == 0)
+            })
+        };
+        while !is_idle() {
+            assert!(Instant::now() < until, "a job is left on a node");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// The handler of read tasks.
+struct Reads;
+
+impl TaskHandler for Reads {
+    fn kind(&self) -> &'static str {
+        <inshore_kernel::Contents as inshore_kernel::Portable>::KIND
+    }
+
+    fn needs(&self) -> inshore_kernel::RequiredRight {
+        <inshore_kernel::Contents as inshore_kernel::Portable>::NEEDS
+    }
+
+    fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
+        inshore_kernel::Parts::<inshore_kernel::Contents>::default().work(task, reply)
+    }
+}
+
+const TABLES: [&str; 3] = ["sales.parquet", "shops.csv", "towns.csv"];
+
+/// Writes three tables with missing values, keys of different frequency, and keys that only one table has.
+fn write_tables(cluster: &Cluster, rows: usize) {
+    let sale = |row: usize| {
+        let shop = if row % 17 == 0 { String::new() } else { (row * 7919 % 211).to_string() };
+        let amount = ["0.0", "-0.0", "1.5", "2.25", ""][row * 31 % 5];
+        format!("{row},{shop},{},{amount}\n", row * 104_729 % 1009)
+    };
+    let sales = "id,shop,number,amount\n".to_string() + &(0..rows).map(sale).collect::<String>();
+    fs::write(cluster.path("sales.csv"), sales).unwrap();
+    write_parquet(&cluster.path("sales.csv"), &cluster.path("sales.parquet"), rows / 20);
+    let shop = |shop: usize| format!("{shop},{},{}\n", shop % 23, ["big", "small", ""][shop % 3]);
+    let shops = "shop,town,size\n".to_string() + &(100..400).map(shop).collect::<String>();
+    fs::write(cluster.path("shops.csv"), shops).unwrap();
+    let town = |town: usize| format!("{town},\"{}\"\n", ["Ulm", "Kiel", "Bad\nHomburg"][town % 3]);
+    let towns = "town,name\n".to_string() + &(0..30).map(town).collect::<String>();
+    fs::write(cluster.path("towns.csv"), towns).unwrap();
+    for (name, pieces) in [("sales.parquet", 10), ("shops.csv", 3), ("towns.csv", 1)] {
+        cluster.put(name, pieces);
+    }
+}
+
+/// Queries, and the number of jobs in stages that each of them runs.
+const QUERIES: [(&str, usize); 27] = [
+    ("SELECT shop, count(*), sum(number), avg(number), min(id), max(id) FROM sales GROUP BY shop", 1),
+    ("SELECT shop, number % 10 n, count(DISTINCT id % 100) FROM sales GROUP BY shop, n", 1),
+    ("SELECT DISTINCT number FROM sales", 1),
+    ("SELECT amount, count(*) FROM sales GROUP BY amount", 1),
+    ("SELECT s.id, t.size FROM sales s JOIN shops t ON s.shop = t.shop WHERE s.number < 100", 1),
+    ("SELECT s.id, t.town FROM sales s LEFT JOIN shops t ON s.shop = t.shop WHERE s.number < 50", 1),
+    ("SELECT t.shop, s.id FROM sales s RIGHT JOIN shops t ON s.shop = t.shop AND s.number < 20", 1),
+    ("SELECT t.shop, s.id FROM sales s FULL JOIN shops t ON s.shop = t.shop WHERE s.id IS NULL OR s.number < 9", 1),
+    ("SELECT shop, town FROM shops t WHERE EXISTS (SELECT 1 FROM sales s WHERE s.shop = t.shop)", 1),
+    ("SELECT shop, town FROM shops t WHERE NOT EXISTS (SELECT 1 FROM sales s WHERE s.shop = t.shop)", 1),
+    ("SELECT count(*) FROM sales WHERE shop IN (SELECT shop FROM shops WHERE size = 'big')", 1),
+    ("SELECT count(*) FROM sales WHERE shop NOT IN (SELECT shop FROM shops)", 0),
+    ("SELECT name, size, sum(number) n, count(*) c FROM sales JOIN shops USING (shop) JOIN towns USING (town)
+      GROUP BY name, size ORDER BY n DESC", 1),
+    ("SELECT name, count(*) c FROM sales JOIN shops USING (shop) JOIN towns USING (town) GROUP BY name
+      HAVING count(*) > 10 ORDER BY c DESC, name LIMIT 2", 1),
+    ("SELECT one.id, other.id FROM sales one JOIN sales other ON one.id = other.number WHERE one.id < 40", 1),
+    ("SELECT id, rank() OVER (PARTITION BY shop ORDER BY number, id) r FROM sales WHERE number < 200", 1),
+    ("SELECT id, sum(number) OVER (PARTITION BY shop) r FROM sales WHERE number < 100", 1),
+    ("SELECT id, row_number() OVER (ORDER BY id) r FROM sales WHERE number < 10", 0),
+    ("SELECT count(*), sum(number) FROM sales", 0),
+    ("SELECT id FROM sales ORDER BY number DESC, id LIMIT 7", 0),
+    ("SELECT shop FROM sales WHERE number > (SELECT avg(number) FROM sales) AND id < 300 GROUP BY shop", 0),
+    ("SELECT shop, count(*) FROM sales GROUP BY shop UNION ALL SELECT town, count(*) FROM shops GROUP BY town", 2),
+    ("SELECT number FROM sales WHERE number < 90 INTERSECT SELECT shop FROM shops", 1),
+    ("SELECT s.id, t.name FROM sales s CROSS JOIN towns t WHERE s.id < 5", 0),
+    // Sides of a join whose other side is not on nodes, or depends on a subquery.
+    ("SELECT g.shop, g.n, v.m FROM (SELECT shop, count(*) n FROM sales GROUP BY shop) g
+      JOIN (VALUES (3, 4), (5, 6), (7, 8)) v(shop, m) ON g.shop = v.shop", 1),
+    ("SELECT g.shop, n, m FROM (SELECT shop, count(*) n FROM sales GROUP BY shop) g JOIN
+      (SELECT shop, max(id) m FROM sales WHERE id > (SELECT avg(number) FROM sales) GROUP BY shop) o
+      ON g.shop = o.shop", 1),
+    ("SELECT number, sum(id) FROM sales WHERE number < 0 GROUP BY number", 1),
+];
+
+#[test]
+fn queries_with_exchanges_give_the_rows_of_a_local_run() {
+    let cluster = Cluster::new(3, 320 << 20);
+    write_tables(&cluster, 20_000);
+    let mut differing = Vec::new();
+    for (query, jobs) in QUERIES {
+        let expected = cluster.ask(query, None).unwrap();
+        let near = cluster.exchanging();
+        let found = cluster.ask(query, Some(&near));
+        let ran = near.jobs().len();
+        match found {
+            Ok(found) if found == expected && ran == jobs => {}
+            Ok(found) if found == expected => differing.push(format!("{query}: {ran} jobs, expected {jobs}")),
+            Ok(found) => {
+                differing.push(format!("{query}: {} lines, expected {}", found.len(), expected.len()))
+            }
+            Err(error) => differing.push(format!("{query}: {error}")),
+        }
+    }
+    assert!(differing.is_empty(), "{differing:#?}");
+    cluster.wait_until_idle();
+}
+
+#[test]
+fn a_node_that_is_lost_before_a_query_is_replaced_by_replicas() {
+    let mut cluster = Cluster::new(3, 320 << 20);
+    write_tables(&cluster, 2000);
+    let query = QUERIES[12].0;
+    let expected = cluster.ask(query, None).unwrap();
+    drop(cluster.serving[1].take());
+    assert_eq!(cluster.ask(query, Some(&cluster.exchanging())).unwrap(), expected);
+    cluster.wait_until_idle();
+}
+
+#[test]
+fn nodes_without_enough_memory_are_named_with_the_memory_that_suffices() {
+    let cluster = Cluster::new(2, 48 << 20);
+    write_tables(&cluster, 2000);
+    let error = cluster.ask(QUERIES[0].0, Some(&cluster.exchanging())).unwrap_err().to_string();
+    assert!(error.contains("--node-memory") && error.contains("24 MiB"), "{error}");
+    cluster.wait_until_idle();
+}
