@@ -106,12 +106,17 @@ pub(crate) fn serve(
     // A WebAssembly module runs in a helper process, which is the current program started again. The current program is
     // Python, which cannot be this helper.
     #[cfg(feature = "sql")]
-    let works = inshore::works_with_helper(crate::contained::helper(py)?);
+    let helper = crate::contained::helper(py)?;
+    #[cfg(feature = "sql")]
+    let works = inshore::works_with_helper(helper.clone());
     #[cfg(not(feature = "sql"))]
     let works = inshore::works_here();
     let serving = py.detach(|| {
         let credentials = credentials.map(|path| read_credentials(&file(path))).transpose()?;
         let config = AgentConfig { slots, credentials, ..habits };
+        #[cfg(feature = "sql")]
+        let works = inshore::with_stages_and_helper(works, config.credentials.clone(), helper);
+        #[cfg(not(feature = "sql"))]
         let works = inshore::with_stages(works, config.credentials.clone());
         inshore::nodes::Agent::new(store, works, config).serve(address)
     });

@@ -73,7 +73,7 @@ pub use inshore_ops::query_process;
 pub use inshore_ops::wasm;
 #[cfg(all(feature = "nodes", feature = "sql"))]
 #[doc(inline)]
-pub use inshore_ops::{child_process, queries, works_with_helper};
+pub use inshore_ops::{child_process, queries, with_stages_and_helper, works_with_helper};
 #[cfg(feature = "nodes")]
 #[doc(inline)]
 pub use inshore_ops::{commands, kmers, sorting, split_points, with_stages, works, works_here};

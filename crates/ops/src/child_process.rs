@@ -25,8 +25,9 @@
 //! socket. If the columns are announced before the first row, they are sent as a separate stream without batches.
 //!
 //! The node sends three kinds of messages to the process. The first message is the order (the task, in JSON). The
-//! reply to each request for a shard is a byte, a length (u32) and a description of the next shard in JSON. After
-//! each batch, a single byte frees the shared memory for the next batch. On both sides, a separate thread waits
+//! reply to each request for a source is a byte, a length (u32) and a description of the next source in JSON. The
+//! process opens shards of the store itself. It cannot open the scratch space of the node, so the node sends such sources,
+//! and streams, in blocks: the reply to each request for a block has the same form. After each batch, a single byte frees the shared memory for the next batch. On both sides, a separate thread waits
 //! for shards, so that rows, counters and failures are sent meanwhile.
 //!
 //! Section 3.2.2 of the 2019 thesis (see docs/from-the-papers.md) describes tasks that run where the data is stored,

@@ -138,16 +138,44 @@ pub fn works_here() -> inshore_kernel::TaskHandlers {
 }
 
 /// Adds the handlers of jobs in stages to those of a node. `credentials` are those with which the node connects to other
-/// nodes of a cluster.
+/// nodes of a cluster. As for [`works`], the program must call [`child_main_if_asked`] first.
 #[cfg(feature = "nodes")]
 pub fn with_stages(
     works: inshore_kernel::TaskHandlers,
     credentials: Option<inshore_nodes::NodeCredentials>,
 ) -> inshore_kernel::TaskHandlers {
+    #[cfg(feature = "sql")]
+    let queries = child_process::ChildProcessWork::new(queries::QueryStages, inshore_sql::stack_bytes);
+    stages_with(
+        works,
+        credentials,
+        #[cfg(feature = "sql")]
+        queries,
+    )
+}
+
+/// Adds the handlers of jobs in stages to those of a node whose program is not [`works`]' child process: `helper` is, as
+/// for [`works_with_helper`].
+#[cfg(all(feature = "nodes", feature = "sql"))]
+pub fn with_stages_and_helper(
+    works: inshore_kernel::TaskHandlers,
+    credentials: Option<inshore_nodes::NodeCredentials>,
+    helper: inshore_sandbox::Helper,
+) -> inshore_kernel::TaskHandlers {
+    let queries = child_process::ChildProcessWork::new(queries::QueryStages, inshore_sql::stack_bytes);
+    stages_with(works, credentials, queries.with_helper(helper))
+}
+
+#[cfg(feature = "nodes")]
+fn stages_with(
+    works: inshore_kernel::TaskHandlers,
+    credentials: Option<inshore_nodes::NodeCredentials>,
+    #[cfg(feature = "sql")] queries: impl inshore_kernel::TaskHandler + 'static,
+) -> inshore_kernel::TaskHandlers {
     let works_in_stages: Vec<std::sync::Arc<dyn inshore_stages::StageWork>> = vec![
         std::sync::Arc::new(sorting::StageSort),
         #[cfg(feature = "sql")]
-        std::sync::Arc::new(queries::QueryStages),
+        std::sync::Arc::new(queries::StageQueries(queries)),
     ];
     inshore_stages::with_stages(works, works_in_stages, credentials)
 }
@@ -159,6 +187,6 @@ pub fn child_main_if_asked() {
     inshore_sandbox::child_main_if_asked();
     #[cfg(all(feature = "nodes", feature = "sql"))]
     inshore_sandbox::apart_main_if_asked(child_process::at_work, |socket, memory| {
-        child_process::run_child(socket, memory, &[&queries::Queries]);
+        child_process::run_child(socket, memory, &[&queries::Queries, &queries::QueryStages]);
     });
 }

@@ -42,7 +42,7 @@ mod stages;
 #[cfg(test)]
 mod tests;
 
-pub use self::stages::QueryStages;
+pub use self::stages::{QueryStages, StageQueries};
 
 const KIND: &str = "sql";
 /// The approximate size of a message with rows, in bytes.

@@ -40,8 +40,7 @@ impl RandomAccessSource {
             OpenedSource::Dataset(job, file, range)
                 if (1 + touched_beside(&file, &range)) * file.block_bytes() > plan.direct_bytes =>
             {
-                let reader = FileReader::new(&job, &file, range, file.block_bytes())?;
-                Err(Box::new(DatasetStream { reader, piece: Vec::new(), place: 0 }))
+                Err(DatasetStream::open(&job, &file, range)?)
             }
             OpenedSource::Dataset(job, file, range) => Ok(RandomAccessSource::Dataset(job, file, range)),
             OpenedSource::Stream(stream) => Err(stream),
@@ -126,6 +125,27 @@ struct DatasetStream {
     reader: FileReader,
     piece: Vec<u8>,
     place: usize,
+}
+
+impl DatasetStream {
+    fn open(job: &Job, file: &CheckedFile, range: Range<u64>) -> Result<Stream> {
+        let reader = FileReader::new(job, file, range, file.block_bytes())?;
+        Ok(Box::new(DatasetStream { reader, piece: Vec::new(), place: 0 }))
+    }
+}
+
+impl OpenedSource {
+    /// Returns the bytes of a dataset or of a stream, in their order. Returns `None` for a file of the file system.
+    ///
+    /// # Errors
+    /// Returns an error if the budget of the dataset's job does not suffice for the buffers of a reader.
+    pub fn into_stream(self) -> Result<Option<Box<dyn Read + Send>>> {
+        match self {
+            OpenedSource::File(_) => Ok(None),
+            OpenedSource::Dataset(job, file, range) => DatasetStream::open(&job, &file, range).map(Some),
+            OpenedSource::Stream(stream) => Ok(Some(stream)),
+        }
+    }
 }
 
 impl Read for DatasetStream {

@@ -15,25 +15,30 @@ use std::{
 use arrow_array::RecordBatch;
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::SchemaRef;
-use inshore_kernel::{Failure, Reply, Sources, Task, TaskHandler};
-use inshore_nodes::{compact, open_pieces, protocol::PieceRequest};
+use inshore_kernel::{
+    Failure, OpenedSource, Reply, Source, SourceOffset, Sources, Task, TaskHandler, TaskSource,
+};
+use inshore_nodes::{compact, open_pieces};
 use inshore_sandbox::ChildMemory;
 use inshore_sql::current_operator;
-use inshore_store::{Budget, Cancel, Job, Store, format_bytes};
+use inshore_store::{Budget, Cancel, FileWriter, Job, Store, format_bytes};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
     MIB,
     protocol::{
-        BEGUN, COUNTS, DONE, FAILED, HEADER_BYTES, MessageHeader, NEXT, NextPiece, PIECE_BYTES_MAX, ROWS,
-        TAKEN, TICK, TaskOrder, shortened,
+        BEGUN, BLOCK, COUNTS, DONE, FAILED, HEADER_BYTES, MessageHeader, NEXT, NextPiece, NextSource,
+        PIECE_BYTES_MAX, READ, ROWS, SentSource, TAKEN, TICK, TaskOrder, shortened,
     },
 };
-use crate::queries::Queries;
+use crate::queries::{Queries, QueryStages};
 
 /// The encoding buffer is reduced to this capacity in bytes after each batch.
 const ROOM_BYTES: usize = 1 << 20;
+/// The sizes of a checksum block and of a write buffer of a source that is stored before it is read, in bytes.
+const STORED_BLOCK_BYTES: usize = 64 << 10;
+const STORED_BUFFER_BYTES: usize = 256 << 10;
 
 /// Returns the name of the query operator that is running now; empty if no query is running.
 pub(crate) fn at_work() -> String {
@@ -44,7 +49,8 @@ pub(crate) fn at_work() -> String {
 /// `works`. The last items of `arguments` are those that the node passed on the command line. This function is for
 /// a helper program that does not use [`crate::child_main_if_asked`].
 pub fn child_main(arguments: &[OsString], works: &[&dyn TaskHandler]) -> ! {
-    let works: Vec<&dyn TaskHandler> = works.iter().copied().chain([&Queries as &dyn TaskHandler]).collect();
+    let queries: [&dyn TaskHandler; 2] = [&Queries, &QueryStages];
+    let works: Vec<&dyn TaskHandler> = works.iter().copied().chain(queries).collect();
     inshore_sandbox::apart_main(arguments, at_work, |socket, memory| run_child(socket, memory, &works))
 }
 
@@ -56,6 +62,7 @@ pub(crate) fn run_child(socket: UnixStream, memory: ChildMemory, works: &[&dyn T
     let out = ParentConnection {
         channel: Arc::new(Mutex::new(channel)),
         job: Arc::default(),
+        asking: Arc::default(),
         heard: Arc::default(),
     };
     let hearing = out.clone();
@@ -123,12 +130,7 @@ fn obey(
     let job = store.job(Budget::new(memory_bytes, threads), Cancel::default())?;
     *out.job() = Some(job.clone());
     let (asks, leaves, tells, of_job) = (out.clone(), out.clone(), out.clone(), job.clone());
-    let next = std::iter::from_fn(move || {
-        asks.next_piece().map(|piece| {
-            let mut opened = open_pieces(&of_job, vec![piece?])?;
-            Ok(opened.pop().expect("one of one"))
-        })
-    });
+    let next = std::iter::from_fn(move || asks.next_source().map(|next| asks.opened(&of_job, next?)));
     let sources = Sources::pulled(next, bytes, count_max).left_by(move || leaves.leave());
     thread::Builder::new().name("counts".to_string()).spawn(move || {
         loop {
@@ -153,6 +155,8 @@ struct ParentConnection {
     channel: Arc<Mutex<ParentChannel>>,
     /// The job whose counters each message reports to the node.
     job: Arc<Mutex<Option<Job>>>,
+    /// Held while a request waits for its reply.
+    asking: Arc<Mutex<()>>,
     heard: Arc<(Mutex<ParentState>, Condvar)>,
 }
 
@@ -161,7 +165,7 @@ struct ParentConnection {
 struct ParentState {
     /// True while the shared memory holds a batch that the node has not taken.
     is_full: bool,
-    next: Option<NextPiece>,
+    reply: Option<Vec<u8>>,
     /// True if the task has failed and reads no more shards.
     is_left: bool,
 }
@@ -195,12 +199,49 @@ impl ParentConnection {
         channel.socket.write_all(&self.header(ROWS, bytes.len()))
     }
 
-    /// Requests the next shard from the node. Only one request is open at a time.
-    fn next_piece(&self) -> Option<Result<PieceRequest, Failure>> {
-        listened(self.say(NEXT, &[]));
-        let mut heard = self.wait(|heard| heard.next.is_some() || heard.is_left);
-        let next = heard.next.take().unwrap_or_else(|| Err("the task has failed".to_string()));
+    /// Sends a request, and returns the reply. Only one request is open at a time.
+    fn ask(&self, kind: u8, bytes: &[u8]) -> Result<Vec<u8>, String> {
+        let _asking = self.asking.lock().expect("no panic under this lock");
+        listened(self.say(kind, bytes));
+        let mut heard = self.wait(|heard| heard.reply.is_some() || heard.is_left);
+        heard.reply.take().ok_or_else(|| "the task has failed".to_string())
+    }
+
+    /// Requests the next source from the node.
+    fn next_source(&self) -> Option<Result<NextSource, Failure>> {
+        let invalid = |error| Err(format!("an invalid description of a source: {error}"));
+        let parsed = |words: Vec<u8>| serde_json::from_slice(&words).unwrap_or_else(invalid);
+        let next: NextPiece = self.ask(NEXT, &[]).and_then(parsed);
         next.map_err(Failure::from).transpose()
+    }
+
+    fn opened(&self, job: &Job, next: NextSource) -> Result<TaskSource, Failure> {
+        let sent = match next {
+            NextSource::Shard(piece) => {
+                let mut opened = open_pieces(job, vec![piece])?;
+                return Ok(opened.pop().expect("one of one"));
+            }
+            NextSource::Stream(sent) => sent,
+        };
+        let SentSource { stream, name, number, whole, offset, lines, is_stored } = sent;
+        let mut bytes = SentStream { from: self.clone(), stream, block: Vec::new(), used: 0 };
+        let source = if is_stored {
+            let mut writer = FileWriter::create(
+                job,
+                &job.scratch_name("source"),
+                STORED_BLOCK_BYTES,
+                STORED_BUFFER_BYTES,
+            )?;
+            while let block = bytes.next_block()?
+                && !block.is_empty()
+            {
+                writer.write(block)?;
+            }
+            Source::dataset(job, writer.finish()?).called(name)
+        } else {
+            Source::new(name, move |_| Ok(OpenedSource::Stream(Box::new(bytes))))
+        };
+        Ok(TaskSource { number, whole, source: source.behind(SourceOffset { offset, lines }), stored: None })
     }
 
     /// Ends the wait for a shard, after the task has failed.
@@ -233,10 +274,43 @@ impl ParentConnection {
             let mut words = Vec::new();
             let length = u64::from(u32::from_le_bytes(length));
             listened((&socket).take(length.min(PIECE_BYTES_MAX)).read_to_end(&mut words));
-            let next = serde_json::from_slice(&words)
-                .unwrap_or_else(|error| Err(format!("an invalid description of a piece: {error}")));
-            self.change(|heard| heard.next = Some(next));
+            self.change(|heard| heard.reply = Some(words));
         }
+    }
+}
+
+/// The bytes of a source that the node sends.
+struct SentStream {
+    from: ParentConnection,
+    stream: u32,
+    /// The last reply, whose first byte is its kind.
+    block: Vec<u8>,
+    used: usize,
+}
+
+impl SentStream {
+    /// Returns the next block. The block after the last one is empty.
+    fn next_block(&mut self) -> io::Result<&[u8]> {
+        self.block = self.from.ask(READ, &self.stream.to_le_bytes()).map_err(io::Error::other)?;
+        match self.block.split_first() {
+            Some((&BLOCK, bytes)) => Ok(bytes),
+            Some((_, text)) => Err(io::Error::other(String::from_utf8_lossy(text).into_owned())),
+            None => Err(io::Error::other("protocol error: a block without its kind")),
+        }
+    }
+}
+
+impl Read for SentStream {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.used >= self.block.len() {
+            self.next_block()?;
+            self.used = 1;
+        }
+        let rest = &self.block[self.used..];
+        let len = rest.len().min(out.len());
+        out[..len].copy_from_slice(&rest[..len]);
+        self.used += len;
+        Ok(len)
     }
 }
 

@@ -15,15 +15,15 @@ use std::{
 
 use arrow_buffer::Buffer;
 use arrow_ipc::reader::StreamDecoder;
-use inshore_kernel::{Failure, Reply, Sources, TaskSource};
+use inshore_kernel::{Failure, Reply, SourceOffset, Sources, TaskSource};
 use inshore_nodes::protocol::PieceRequest;
 use inshore_sandbox::{ChildLimits, ChildProcess, Helper};
 use inshore_store::{Job, ProcessCounts, Store, format_bytes};
 use serde_json::Value;
 
 use super::protocol::{
-    BEGUN, COUNTS, DONE, FAILED, HEADER_BYTES, MessageHeader, NEXT, NextPiece, PIECE, PIECE_BYTES_MAX, ROWS,
-    TAKEN, TICK, TaskOrder, shortened,
+    BEGUN, BLOCK, BLOCK_FAILED, COUNTS, DONE, FAILED, HEADER_BYTES, MessageHeader, NEXT, NextPiece,
+    NextSource, PIECE, PIECE_BYTES_MAX, READ, ROWS, SentSource, TAKEN, TICK, TaskOrder, shortened,
 };
 
 /// The maximum time to wait until the store has reclaimed the space of a killed process.
@@ -133,8 +133,13 @@ impl ChildConnection<'_> {
         thread::scope(|scope| {
             let pieces = thread::Builder::new().name("pieces".to_string());
             pieces.spawn_scoped(scope, move || {
-                for () in asked {
-                    say(says, job, &piece_told(sources.next()));
+                let mut streams = Streams { job, opened: Vec::new() };
+                for request in asked {
+                    let reply = match request {
+                        Request::Source => streams.source_told(sources.next()),
+                        Request::Block(stream) => streams.block(stream),
+                    };
+                    say(says, job, &[&[PIECE], &(reply.len() as u32).to_le_bytes()[..], &reply].concat());
                 }
             })?;
             let answered = self.hear(batch_bytes_max, &ask, reply);
@@ -151,7 +156,7 @@ impl ChildConnection<'_> {
     fn hear(
         &mut self,
         batch_bytes_max: u64,
-        ask: &mpsc::Sender<()>,
+        ask: &mpsc::Sender<Request>,
         reply: &mut dyn Reply,
     ) -> Result<ChildAnswer, Failure> {
         let mut decoder = StreamDecoder::new();
@@ -180,7 +185,11 @@ impl ChildConnection<'_> {
             match kind {
                 COUNTS => self.job.check_cancelled()?,
                 // The thread that sends shards runs until this loop has ended, so the channel is open.
-                NEXT => drop(ask.send(())),
+                NEXT => drop(ask.send(Request::Source)),
+                READ => {
+                    let stream = bytes.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
+                    drop(ask.send(Request::Block(stream.unwrap_or(u32::MAX))));
+                }
                 ROWS => {
                     let mut buffer = Buffer::from(bytes);
                     while let Some(batch) = decoder.decode(&mut buffer)? {
@@ -229,19 +238,63 @@ fn say(to: &Mutex<UnixStream>, job: &Job, what: &[u8]) {
     let _ = CancellableWriter { socket: &socket, job }.write_all(what);
 }
 
-/// Encodes the description of the next shard.
-fn piece_told(source: Option<Result<TaskSource, Failure>>) -> Vec<u8> {
-    let request = |source: Result<TaskSource, Failure>| {
-        let source = source.map_err(|failure| shortened(&failure.to_string()))?;
-        PieceRequest::of_source(&source).ok_or_else(|| "a source is not a part of a dataset".to_string())
-    };
-    let next: NextPiece = source.map(request).transpose();
-    let words = |next: &NextPiece| serde_json::to_vec(next).expect("plain data");
-    let mut told = words(&next);
-    if told.len() as u64 > PIECE_BYTES_MAX {
-        told = words(&Err("the description of a piece exceeds the limit".to_string()));
+/// A request of the process.
+enum Request {
+    /// The next source.
+    Source,
+    /// The next block of the stream with this number.
+    Block(u32),
+}
+
+/// The sources whose bytes the node sends, since the process cannot open them: parts of files in the scratch space of the
+/// node, and streams.
+struct Streams<'a> {
+    job: &'a Job,
+    opened: Vec<Box<dyn Read + Send>>,
+}
+
+impl Streams<'_> {
+    /// Encodes the description of the next source.
+    fn source_told(&mut self, source: Option<Result<TaskSource, Failure>>) -> Vec<u8> {
+        let mut next = |source: Result<TaskSource, Failure>| {
+            let source = source?;
+            Ok::<_, Failure>(match PieceRequest::of_source(&source) {
+                Some(piece) => NextSource::Shard(piece),
+                None => NextSource::Stream(self.open(source)?),
+            })
+        };
+        let next: NextPiece =
+            source.map(&mut next).transpose().map_err(|failure| shortened(&failure.to_string()));
+        let words = |next: &NextPiece| serde_json::to_vec(next).expect("plain data");
+        let told = words(&next);
+        match told.len() as u64 > PIECE_BYTES_MAX {
+            true => words(&Err("the description of a source exceeds the limit".to_string())),
+            false => told,
+        }
     }
-    [&[PIECE], &(told.len() as u32).to_le_bytes()[..], &told].concat()
+
+    fn open(&mut self, source: TaskSource) -> Result<SentSource, Failure> {
+        let TaskSource { number, whole, source, .. } = source;
+        let (SourceOffset { offset, lines }, is_stored) = (source.base(), source.part().is_some());
+        let (name, opened) = source.open(self.job);
+        let opened = opened?.into_stream()?;
+        self.opened.push(opened.ok_or("a file of the file system is not sent to a child process")?);
+        let stream = u32::try_from(self.opened.len() - 1)?;
+        Ok(SentSource { stream, name, number, whole, offset, lines, is_stored })
+    }
+
+    /// Reads the next block of a stream. The block after the last one is empty.
+    fn block(&mut self, stream: u32) -> Vec<u8> {
+        let mut block = vec![BLOCK];
+        let read = match self.opened.get_mut(stream as usize) {
+            Some(opened) => opened.take(PIECE_BYTES_MAX - 1).read_to_end(&mut block),
+            None => Err(io::Error::other("there is no such stream")),
+        };
+        match read {
+            Ok(_) => block,
+            Err(error) => [&[BLOCK_FAILED], shortened(&error.to_string()).as_bytes()].concat(),
+        }
+    }
 }
 
 /// A writer that repeats a write after each timeout, until the job is cancelled.

@@ -19,11 +19,16 @@ pub(super) const ROWS: u8 = 2;
 pub(super) const DONE: u8 = 3;
 pub(super) const FAILED: u8 = 4;
 pub(super) const BEGUN: u8 = 5;
-/// The two kinds of messages from the node: a batch was taken, and the description of the next shard.
+/// A request for the next block of a stream, with the number of the stream (u32).
+pub(super) const READ: u8 = 6;
+/// The two kinds of messages from the node: a batch was taken, and the reply to a request for a source or a block.
 pub(super) const TAKEN: u8 = 2;
 pub(super) const PIECE: u8 = 3;
-/// The maximum length of the description of a shard, in bytes.
-pub(super) const PIECE_BYTES_MAX: u64 = 64 << 10;
+/// The maximum length of the reply to a request, in bytes.
+pub(super) const PIECE_BYTES_MAX: u64 = 256 << 10;
+/// The first byte of a block of a stream: bytes follow, or the text of an error follows.
+pub(super) const BLOCK: u8 = 0;
+pub(super) const BLOCK_FAILED: u8 = 1;
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct TaskOrder {
@@ -41,8 +46,31 @@ pub(super) struct TaskOrder {
     pub(super) count_max: usize,
 }
 
-/// The next shard, `None` after the last shard, or the reason why a shard cannot be read.
-pub(super) type NextPiece = Result<Option<PieceRequest>, String>;
+/// The next source, `None` after the last source, or the reason why a source cannot be read.
+pub(super) type NextPiece = Result<Option<NextSource>, String>;
+
+/// A source of the task.
+#[derive(Serialize, Deserialize)]
+pub(super) enum NextSource {
+    /// A shard of the store, which the process opens itself.
+    Shard(PieceRequest),
+    /// Bytes that the node sends in blocks.
+    Stream(SentSource),
+}
+
+/// A source whose bytes the node sends.
+#[derive(Serialize, Deserialize)]
+pub(super) struct SentSource {
+    /// The number of the stream, counted from 0 in the order of the sources that are sent.
+    pub(super) stream: u32,
+    pub(super) name: String,
+    pub(super) number: u64,
+    pub(super) whole: u64,
+    pub(super) offset: u64,
+    pub(super) lines: u64,
+    /// True if the task may read the source at any position. The process then stores it first.
+    pub(super) is_stored: bool,
+}
 
 /// The header of a message to the node.
 #[derive(Debug, PartialEq, Eq)]
@@ -77,6 +105,7 @@ impl MessageHeader {
     pub(super) fn length_max(kind: u8, batch_bytes_max: u64) -> u64 {
         match kind {
             ROWS | DONE | FAILED | BEGUN => batch_bytes_max,
+            READ => size_of::<u32>() as u64,
             _ => 0,
         }
     }

@@ -31,7 +31,9 @@ impl Cluster {
                 drain: Duration::ZERO,
                 ..AgentConfig::new(format!("node {number}"), memory_bytes, 2)
             };
-            let works = crate::with_stages(TaskHandlers::default().with(Queries).with(Reads), None);
+            let works = TaskHandlers::default().with(Queries).with(Reads);
+            // The tests of the command run stages in child processes.
+            let works = inshore_stages::with_stages(works, vec![Arc::new(StageQueries(QueryStages))], None);
             Some(Agent::new(store, works, config).serve("127.0.0.1:0".parse().unwrap()).unwrap())
         };
         let serving: Vec<Option<RunningAgent>> = (0..count).map(serve).collect();

@@ -7,17 +7,20 @@
 //!                                          merge: one range of each exchange ─► rows by ranges, or the result
 //! ```
 //!
-//! Each attempt runs its stage with the memory of its slot. Operators that exceed it continue on the node's drive. One
+//! Each attempt runs its stage in a child process, with the memory of its slot (see [`child_process`]). Operators that exceed it continue on the node's drive. One
 //! fragment of a query runs at a time, since each job holds memory and a queue slot of all nodes.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
+    io::{self, BufRead, BufReader, Read},
     sync::{Arc, Condvar, Mutex},
     time::Duration,
 };
 
-use arrow_array::RecordBatch;
-use inshore_kernel::{Failure, Sources};
+use arrow_array::{ArrayRef, RecordBatch, UInt32Array, cast::AsArray, types::UInt32Type};
+use arrow_ipc::reader::StreamReader;
+use arrow_schema::{ArrowError, DataType, Field, FieldRef, Schema};
+use inshore_kernel::{Failure, OpenedSource, Reply, Source, Sources, Task, TaskHandler, TaskSource};
 use inshore_nodes::{DistributedFile, compact};
 use inshore_sql::{
     Error, Fragment, FragmentInput, FragmentRows, Result, StageRows, run_stage, smallest_memory_bytes,
@@ -28,9 +31,13 @@ use inshore_stages::{
 };
 use inshore_store::{Context, Job, format_bytes};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::{NodeTables, State, feed_of};
+use super::{KIND, NodeTables, State, feed_of};
+#[cfg(doc)]
+use crate::child_process;
 use crate::{
+    child_process::ChildProcessWork,
     files::{Error as FileError, FileText, Files},
     job_memory::JobMemory,
 };
@@ -42,9 +49,13 @@ const FETCHED_PART: u64 = 8;
 /// The interval at which a fragment that waits for another one checks for cancellation.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Returns the smallest memory of a slot: that of a query and of its buffers.
+/// The size of the buffer of a stream of rows, in bytes.
+const STREAM_BUFFER_BYTES: usize = 64 << 10;
+
+/// Returns the smallest memory of a slot: that of a query in a child process, and of the buffers beside it.
 fn slot_bytes_min() -> u64 {
-    smallest_memory_bytes() / 4 * 5
+    ChildProcessWork::<QueryStages>::new(QueryStages, inshore_sql::stack_bytes).smallest_memory_bytes() / 3
+        * 4
 }
 
 /// The arguments of a job.
@@ -56,43 +67,156 @@ struct StageArguments {
     files: BTreeMap<String, Vec<FileText>>,
 }
 
-impl StageArguments {
-    fn of(task: &StageTask<'_>) -> std::result::Result<StageArguments, Failure> {
-        Ok(serde_json::from_value(task.arguments.clone())?)
+/// The task of an attempt.
+#[derive(Serialize, Deserialize)]
+struct StageRequest {
+    #[serde(flatten)]
+    of: StageArguments,
+    stage: usize,
+}
+
+/// The code of an attempt, as a task that [`ChildProcessWork`](crate::child_process::ChildProcessWork) can run in a
+/// child process. The sources are shards of a table, or one stream for each exchange. The rows of the answer have one
+/// more column, the number of their range.
+#[derive(Debug)]
+pub struct QueryStages;
+
+impl TaskHandler for QueryStages {
+    fn kind(&self) -> &'static str {
+        "sql-stage"
     }
 
-    /// Runs a stage, and writes its rows to the output of its attempt.
-    fn run(
-        &self,
-        task: &StageTask<'_>,
-        input: StageRows,
-        output: &mut OutputWriter,
-    ) -> std::result::Result<(), Failure> {
-        output.set_buffer(task.job, task.job.budget().memory_bytes() / BUFFER_PART)?;
+    fn smallest_memory_bytes(&self) -> u64 {
+        smallest_memory_bytes()
+    }
+
+    fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
+        let Task { job, arguments, sources } = task;
+        let StageRequest { of: StageArguments { fragment, ranges, files }, stage } =
+            serde_json::from_value(arguments)?;
+        let input = match fragment.path_of(stage) {
+            Some(path) => {
+                let files =
+                    files.get(path).ok_or("the request does not describe the table of the stage")?.clone();
+                let known =
+                    fragment.known_of(stage).ok_or("the fragment does not describe its table")?.clone();
+                StageRows::Files(feed_of(&job, files, known, sources)?)
+            }
+            None => StageRows::Exchanges(
+                sources
+                    .map(|source| exchange_rows(&job, source?))
+                    .collect::<std::result::Result<_, Failure>>()?,
+            ),
+        };
         let mut failed = None;
         let each = |range: u32, batch: RecordBatch| {
-            output.batch(range, &compact(batch)).map_err(|failure| {
-                failed = Some(failure);
-                Error::Store(inshore_store::Error::Cancelled)
-            })
+            with_range(&batch, range).map_err(Failure::from).and_then(|batch| reply.batch(batch)).map_err(
+                |failure| {
+                    failed = Some(failure);
+                    Error::Store(inshore_store::Error::Cancelled)
+                },
+            )
         };
-        let ran = run_stage(task.job, &self.fragment, (task.stage as usize, self.ranges), input, each);
+        let ran = run_stage(&job, &fragment, (stage, ranges), input, each);
         match (failed, ran) {
             (Some(failure), _) => Err(failure),
             // By an error of the store, a node sees that its disk is full.
             (None, Err(Error::Store(error))) => Err(error.into()),
-            (None, ran) => Ok(ran.map(drop)?),
+            (None, ran) => Ok(serde_json::to_value(ran?)?),
         }
     }
 }
 
-/// The code of the stages of queries.
-#[derive(Debug)]
-pub struct QueryStages;
+/// Reads the rows of an exchange: Arrow IPC streams, one after the other.
+fn exchange_rows(
+    job: &Job,
+    source: TaskSource,
+) -> std::result::Result<Box<dyn Iterator<Item = Result<RecordBatch>> + Send>, Failure> {
+    let bytes = source.source.open(job).1?.into_stream()?.ok_or("an exchange is a stream")?;
+    let bytes = SharedStream(Arc::new(Mutex::new(BufReader::with_capacity(STREAM_BUFFER_BYTES, bytes))));
+    let mut open: Option<StreamReader<SharedStream>> = None;
+    let mut next = move || -> std::result::Result<Option<RecordBatch>, ArrowError> {
+        loop {
+            if let Some(batch) = open.as_mut().and_then(Iterator::next) {
+                return batch.map(Some);
+            }
+            // The reader has read its stream up to the end, and no further.
+            open = None;
+            if bytes.is_at_end()? {
+                return Ok(None);
+            }
+            open = Some(StreamReader::try_new(bytes.clone(), None)?);
+        }
+    };
+    let failed =
+        |error: ArrowError| Error::Internal(format!("the rows of an exchange cannot be read: {error}"));
+    Ok(Box::new(std::iter::from_fn(move || next().map_err(failed).transpose())))
+}
 
-impl StageWork for QueryStages {
+/// The bytes of an exchange, which several readers read one after the other.
+#[derive(Clone)]
+struct SharedStream(Arc<Mutex<BufReader<Box<dyn Read + Send>>>>);
+
+impl SharedStream {
+    fn is_at_end(&self) -> io::Result<bool> {
+        Ok(self.0.lock().expect("no panic under this lock").fill_buf()?.is_empty())
+    }
+}
+
+impl Read for SharedStream {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.0.lock().expect("no panic under this lock").read(out)
+    }
+}
+
+/// Adds the number of the range as a column.
+fn with_range(batch: &RecordBatch, range: u32) -> std::result::Result<RecordBatch, ArrowError> {
+    let batch = compact(batch.clone());
+    let schema = batch.schema();
+    let fields = schema.fields().iter().cloned();
+    let fields: Vec<FieldRef> =
+        fields.chain([Arc::new(Field::new("range", DataType::UInt32, false))]).collect();
+    let numbers: ArrayRef = Arc::new(UInt32Array::from(vec![range; batch.num_rows()]));
+    let columns = batch.columns().iter().cloned().chain([numbers]).collect();
+    RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)
+}
+
+/// Writes rows with the number of their range to an output.
+struct RangeWriter<'a>(&'a mut OutputWriter);
+
+impl Reply for RangeWriter<'_> {
+    fn batch(&mut self, batch: RecordBatch) -> std::result::Result<(), Failure> {
+        let numbers = batch.columns().last().and_then(|numbers| numbers.as_primitive_opt::<UInt32Type>());
+        let Some(&range) = numbers.ok_or("rows of a stage without a range")?.values().first() else {
+            return Ok(());
+        };
+        let columns: Vec<usize> = (0..batch.num_columns() - 1).collect();
+        self.0.batch(range, &batch.project(&columns)?)
+    }
+}
+
+/// The stages of queries. `H` is [`QueryStages`], or the same in a child process.
+#[derive(Debug)]
+pub struct StageQueries<H>(pub H);
+
+impl<H: TaskHandler> StageQueries<H> {
+    fn run(
+        &self,
+        task: &StageTask<'_>,
+        sources: Sources,
+        output: &mut OutputWriter,
+    ) -> std::result::Result<(), Failure> {
+        output.set_buffer(task.job, task.job.budget().memory_bytes() / BUFFER_PART)?;
+        let mut arguments = task.arguments.clone();
+        arguments["stage"] = task.stage.into();
+        let task = Task { job: task.job.clone(), arguments, sources };
+        self.0.work(task, &mut RangeWriter(output)).map(drop)
+    }
+}
+
+impl<H: TaskHandler> StageWork for StageQueries<H> {
     fn kind(&self) -> &'static str {
-        "sql"
+        KIND
     }
 
     fn kept_bytes(&self, slot_bytes: u64, _: u64) -> u64 {
@@ -105,13 +229,7 @@ impl StageWork for QueryStages {
         input: Sources,
         output: &mut OutputWriter,
     ) -> std::result::Result<(), Failure> {
-        let arguments = StageArguments::of(task)?;
-        let (fragment, stage) = (&arguments.fragment, task.stage as usize);
-        let files = fragment.path_of(stage).and_then(|path| arguments.files.get(path));
-        let files = files.ok_or("the request does not describe the table of the stage")?.clone();
-        let known = fragment.known_of(stage).ok_or("the fragment does not describe its table")?.clone();
-        let feed = feed_of(task.job, files, known, input)?;
-        arguments.run(task, StageRows::Files(feed), output)
+        self.run(task, input, output)
     }
 
     fn merge(
@@ -120,25 +238,35 @@ impl StageWork for QueryStages {
         inputs: MergeInputs,
         output: &mut OutputWriter,
     ) -> std::result::Result<(), Failure> {
-        let rows = inputs.ranges.into_iter().map(|ranges| rows_of(task.job.clone(), ranges)).collect();
-        StageArguments::of(task)?.run(task, StageRows::Exchanges(rows), output)
+        let source = |(number, ranges): (usize, Vec<RangeInput>)| {
+            let bytes = RangesInTurn { job: task.job.clone(), rest: ranges.into(), open: None };
+            let source = Source::new("an exchange", move |_| Ok(OpenedSource::Stream(Box::new(bytes))));
+            TaskSource { number: number as u64, whole: number as u64, source, stored: None }
+        };
+        self.run(task, Sources::of(inputs.ranges.into_iter().enumerate().map(source).collect()), output)
     }
 }
 
-/// Reads ranges one after the other. A range is opened when the one before it has ended.
-fn rows_of(job: Job, ranges: Vec<RangeInput>) -> Box<dyn Iterator<Item = Result<RecordBatch>> + Send> {
-    let of_store = |failure: Failure| match failure.downcast::<inshore_store::Error>() {
-        Ok(error) => Error::Store(*error),
-        Err(failure) => Error::Internal(format!("a range of an exchange cannot be read: {failure}")),
-    };
-    let rows = ranges.into_iter().flat_map(move |range| {
-        let (reader, error) = match range.open(&job) {
-            Ok(reader) => (Some(reader), None),
-            Err(failure) => (None, Some(Err(failure))),
-        };
-        reader.into_iter().flatten().chain(error)
-    });
-    Box::new(rows.map(move |batch| batch.map_err(of_store)))
+/// The bytes of ranges, one after the other. A range is opened when the one before it has ended.
+struct RangesInTurn {
+    job: Job,
+    rest: VecDeque<RangeInput>,
+    open: Option<Box<dyn Read + Send>>,
+}
+
+impl Read for RangesInTurn {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if let Some(open) = &mut self.open {
+                match open.read(out)? {
+                    0 if !out.is_empty() => self.open = None,
+                    read => return Ok(read),
+                }
+            }
+            let Some(next) = self.rest.pop_front() else { return Ok(0) };
+            self.open = next.open_bytes(&self.job).map_err(io::Error::other)?;
+        }
+    }
 }
 
 /// The permission to run a job, of which a query has one at a time.
@@ -221,7 +349,7 @@ impl NodeTables {
         let texts = files.into_iter().map(|(path, files)| (path, files.texts.clone())).collect();
         let arguments = StageArguments { fragment: fragment.clone(), ranges, files: texts };
         Ok(StagesJob {
-            kind: QueryStages.kind(),
+            kind: KIND,
             arguments: serde_json::to_value(&arguments).expect("plain data"),
             stages,
             slots: memory.slots,

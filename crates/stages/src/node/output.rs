@@ -257,7 +257,23 @@ impl RangeInput {
     /// # Errors
     /// Returns an error if the budget does not suffice, or if the range is damaged.
     pub fn open(self, job: &Job) -> Result<RangeReader, Failure> {
-        RangeReader::open(job, self.0)
+        let bytes = self.open_bytes(job)?;
+        Ok(RangeReader(bytes.map(|bytes| StreamReader::try_new(bytes, None)).transpose()?))
+    }
+
+    /// Opens the range as bytes of an Arrow IPC stream. Returns `None` for a range without rows.
+    ///
+    /// # Errors
+    /// Returns an error if the budget does not suffice.
+    pub fn open_bytes(self, job: &Job) -> Result<Option<Box<dyn Read + Send>>, Failure> {
+        Ok(match self.0 {
+            RangeBytes::Memory(pieces, _) if pieces.is_empty() => None,
+            RangeBytes::Memory(pieces, memory) => {
+                Some(Box::new(Pieces { pieces: pieces.into(), used: 0, _memory: memory }))
+            }
+            RangeBytes::File(_, entry) if entry.bytes == 0 => None,
+            RangeBytes::File(file, entry) => Some(Box::new(FileBytes::open(job, file, entry)?)),
+        })
     }
 }
 
@@ -267,20 +283,6 @@ pub struct RangeReader(Option<StreamReader<Box<dyn Read + Send>>>);
 impl std::fmt::Debug for RangeReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RangeReader").field("is_empty", &self.0.is_none()).finish()
-    }
-}
-
-impl RangeReader {
-    fn open(job: &Job, bytes: RangeBytes) -> Result<RangeReader, Failure> {
-        let read: Box<dyn Read + Send> = match bytes {
-            RangeBytes::Memory(pieces, _) if pieces.is_empty() => return Ok(RangeReader(None)),
-            RangeBytes::Memory(pieces, memory) => {
-                Box::new(Pieces { pieces: pieces.into(), used: 0, _memory: memory })
-            }
-            RangeBytes::File(_, entry) if entry.bytes == 0 => return Ok(RangeReader(None)),
-            RangeBytes::File(file, entry) => Box::new(FileBytes::open(job, file, entry)?),
-        };
-        Ok(RangeReader(Some(StreamReader::try_new(read, None)?)))
     }
 }
 
