@@ -9,9 +9,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+use inshore::{
+    nodes::{ClientConfig, Nodes, RunOptions},
+    ops::{Attachments, OnNodes, Target, named as operation},
+    store::{Budget, Cancel, Execution, Store},
+};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
 
 use crate::{
+    kernels,
     nodes::Node,
     util::{CommandOutput, Folder, until},
 };
@@ -477,4 +484,83 @@ fn a_job_needs_the_rights_to_run_and_to_write() {
     }
     let status = "--credentials keys/client-read.json".to_string();
     nothing_is_left_with(&folder, &all, &stores(0..2), &status, AT_ONCE);
+}
+
+#[test]
+fn the_status_of_a_cluster_tells_which_nodes_run_stages() {
+    let folder = Folder::new();
+    let (nodes, all) = cluster(&folder, 2);
+    let status = |words: &str| folder.run(&format!("cluster status {words}"));
+    let table = status(&format!("--node {all}")).ok().stdout;
+    for expected in ["version", env!("CARGO_PKG_VERSION"), "0/2", "64 MiB", "runs stages", &*nodes[1].address]
+    {
+        assert!(table.contains(expected), "{expected}: {table}");
+    }
+    assert_eq!(table.lines().filter(|line| line.trim_end().ends_with("yes")).count(), 2, "{table}");
+    let told = status(&format!("--node {all} --json")).ok().json();
+    let plain = folder.run(&format!("node status --node {all} --json")).ok().json();
+    for (told, plain) in told.as_array().unwrap().iter().zip(plain.as_array().unwrap()) {
+        assert_eq!((&told["runs_stages"], &told["node"]), (&json!(true), &plain["node"]));
+        for field in ["program", "kinds", "slots", "memory_bytes", "capacity_bytes"] {
+            assert!(told["status"][field] == plain["status"][field] && !told["status"][field].is_null());
+        }
+        assert_eq!(plain.get("runs_stages"), None, "{plain}");
+    }
+    assert!(status("").exits(2).stderr.contains("no nodes are given: use --node"));
+    nodes[1].send(Signal::KILL);
+    let said = status(&format!("--node {all}")).exits(1);
+    assert!(said.stderr.contains(&nodes[1].address) && said.stdout.contains(&nodes[0].address), "{said:?}");
+    let told = status(&format!("--node {all} --json")).exits(1).json();
+    assert!(told[0]["runs_stages"] == true && told[1]["error"].is_string(), "{told}");
+}
+
+/// The command has no form for these requests: its `--node` stands for nodes.
+#[test]
+fn requests_without_an_exchange_of_rows_run_on_a_cluster_as_on_nodes() {
+    let Some(folder) = kernels::folder() else { return };
+    let start = |number| Node::start(&folder, &format!("node{number}"), "--log none --allow wc");
+    let nodes: Vec<Node> = (0..3).map(start).collect();
+    let all = named(&nodes);
+    folder.write("lines", lines(9_000, 11));
+    folder.run(&format!("store put lines --node {all} --piece 64KiB --copies 2 --quiet")).ok();
+    folder.run(&format!("kernel push lines.wasm --node {all} --quiet")).ok();
+    let store = Store::open(folder.path("here")).unwrap();
+    let run = |is_cluster: bool, request: &Value, output: Option<&str>| {
+        let config = ClientConfig::new(all.split(',').map(str::to_string).collect(), None);
+        let on = OnNodes { nodes: Nodes::new(config).unwrap(), options: RunOptions::default() };
+        let target = if is_cluster { Target::Cluster(on) } else { Target::Nodes(on) };
+        let mut request = request.clone();
+        request["version"] = json!(1);
+        if let Some(output) = output {
+            request["output"] = json!(folder.path(output));
+        }
+        let job = Execution::Stored(store.job(Budget::new(64 << 20, 2), Cancel::default()).unwrap());
+        let attachments = Attachments::default();
+        let answer = operation(&request).unwrap().run(&request, &target, &job, attachments).unwrap();
+        (answer, output.map(|output| fs::read(folder.path(output)).unwrap()))
+    };
+    for (request, output, fields) in [
+        (json!({ "operation": "search", "patterns": ["ff"], "inputs": ["lines"] }), Some("csv"), "lines"),
+        (json!({ "operation": "count words", "inputs": ["lines"] }), Some("parquet"), "words"),
+        (json!({ "operation": "checksum", "inputs": ["lines"] }), None, "files"),
+        (json!({ "operation": "node run", "program": "wc", "args": ["-l"] }), Some("txt"), "responses"),
+        (json!({ "operation": "kernel ls", "inputs": [] }), None, "kernels"),
+        (json!({ "operation": "store ls", "inputs": [] }), None, "datasets"),
+    ] {
+        let there = |is_cluster: bool| {
+            let name = output.map(|ending| format!("{is_cluster}.{ending}"));
+            run(is_cluster, &request, name.as_deref())
+        };
+        let ((on_nodes, rows), (on_cluster, found)) = (there(false), there(true));
+        assert!(rows == found, "{request}");
+        match request["operation"].as_str() {
+            // The times of the processes differ.
+            Some("node run") => assert_eq!(on_cluster[fields].as_array().unwrap().len(), 3, "{on_cluster}"),
+            _ => assert_eq!(on_cluster[fields], on_nodes[fields], "{request}"),
+        }
+        assert!(!on_cluster[fields].is_null() && on_cluster["job"].is_null(), "{request}: {on_cluster}");
+    }
+    let (removed, _) = run(true, &json!({ "operation": "kernel rm", "inputs": ["lines"] }), None);
+    assert_eq!(removed, json!({ "removed": ["lines"], "holders": [3] }));
+    nothing_is_left(&folder, &all, &stores(0..3), AT_ONCE);
 }

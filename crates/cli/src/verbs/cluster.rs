@@ -5,22 +5,24 @@ use anyhow::{Result, bail};
 use super::sort::sort_as;
 use crate::{
     args::{ClusterCommand, GlobalOptions, Sort, SortOnCluster},
-    verbs::node::are_named,
+    verbs::node::{are_named, status},
 };
 
-pub fn cluster(options: GlobalOptions, command: ClusterCommand) -> Result<()> {
+/// Runs a command on a cluster. Returns `false` if the answer of `status` is "no".
+pub fn cluster(options: GlobalOptions, command: ClusterCommand) -> Result<bool> {
     if !are_named(&options) {
         bail!("no nodes are given: use --node HOST,HOST:PORT,...");
     }
-    if options.partial {
-        bail!("--partial does not work on a cluster: a sort without some of its rows is no sort");
-    }
     let options = GlobalOptions { is_cluster: true, ..options };
     match command {
+        ClusterCommand::Status => status(&options),
         ClusterCommand::Sort(SortOnCluster { inputs, output, record, key_bytes, reverse, unique }) => {
+            if options.partial {
+                bail!("--partial does not work on a cluster: a sort without some of its rows is no sort");
+            }
             let (key, text, header, resume) = Default::default();
             let sort = Sort { inputs, output, key, text, header, record, key_bytes, reverse, unique, resume };
-            sort_as("cluster sort", options, &sort)
+            sort_as("cluster sort", options, &sort).map(|()| true)
         }
     }
 }
