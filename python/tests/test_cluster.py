@@ -176,6 +176,8 @@ def test_ray_starts_the_nodes(lines: Path, tmp_path: Path) -> None:
             cluster.put(lines, piece="64KiB", memory=BUDGET)
             cluster.sort_lines("lines.txt", memory=BUDGET).write("store:sorted.txt")
             assert cluster.get("sorted.txt", tmp_path / "sorted.txt", memory=BUDGET) == lines.stat().st_size
+            counted = cluster.search_count("of a line", "sorted.txt", memory=BUDGET).table()
+            assert counted["count"].to_pylist() == [30_000]
             # The nodes do not look idle to an autoscaler, and no core is asked for.
             used = [node["Resources"] for node in ray.nodes()]
             assert len(used) == 2
