@@ -124,7 +124,7 @@ fn answer(job: &Execution, asked: QueryRequest, reply: &mut dyn Reply) -> ops::R
     request.output = asked.output.map(Name::path);
     let target = match asked.nodes {
         None => Target::Local,
-        Some(connection) => Target::Nodes(connection.open()?),
+        Some(connection) => connection.open_target()?,
     };
     let mut rows = RowSender(reply);
     let beside = Attachments { rows: Some(&mut rows), ..Attachments::default() };

@@ -33,7 +33,6 @@ use crate::{
 pub(crate) struct Nodes {
     on: OnNodes,
     connection: Connection,
-    is_cluster: bool,
 }
 
 /// The parts of a connection to nodes, from which a child process can make the same connection.
@@ -45,12 +44,22 @@ pub(crate) struct Connection {
     deadline: Option<Duration>,
     partial: bool,
     node_memory_bytes: Option<u64>,
+    /// True if the nodes exchange rows with each other.
+    is_cluster: bool,
 }
 
 impl Connection {
+    /// Makes the connection, as a target.
+    #[cfg(feature = "sql")]
+    pub(crate) fn open_target(self) -> Result<Target, Error> {
+        let is_cluster = self.is_cluster;
+        let on = self.open()?;
+        Ok(if is_cluster { Target::Cluster(on) } else { Target::Nodes(on) })
+    }
+
     /// Makes the connection.
     pub(crate) fn open(self) -> Result<OnNodes, Error> {
-        let Connection { addresses, credentials, deadline, partial, node_memory_bytes } = self;
+        let Connection { addresses, credentials, deadline, partial, node_memory_bytes, .. } = self;
         let credentials = credentials.map(|name| read_credentials(&name.path())).transpose()?;
         let deadline = deadline.and_then(Deadline::after);
         let nodes = Named::new(ClientConfig { deadline, ..ClientConfig::new(addresses, credentials) })?;
@@ -165,15 +174,16 @@ pub(crate) fn connect(
         deadline,
         partial,
         node_memory_bytes: node_memory.map(size).transpose()?,
+        is_cluster,
     };
     let on = py.detach(|| connection.clone().open()).map_err(to_python)?;
-    Ok(Nodes { on, connection, is_cluster })
+    Ok(Nodes { on, connection })
 }
 
 impl Nodes {
     /// Returns the nodes as a target, for one call.
     pub(crate) fn target(&self) -> Target {
-        if self.is_cluster { Target::Cluster(self.begin()) } else { Target::Nodes(self.begin()) }
+        if self.connection.is_cluster { Target::Cluster(self.begin()) } else { Target::Nodes(self.begin()) }
     }
 
     /// Returns the connection, for another process that uses the same nodes.

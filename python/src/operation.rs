@@ -52,11 +52,6 @@ pub(crate) fn operate(
     let entry = named(&request).map_err(|error| unknown(&request, error))?;
     #[cfg(feature = "sql")]
     if entry.name == "sql" {
-        #[cfg(feature = "nodes")]
-        if let Some(Target::Cluster(_)) = nodes.map(Nodes::target) {
-            let (operation, place) = (entry.name, ops::TargetKind::Cluster);
-            return Err(to_python(ops::Error::Unsupported { operation, place }));
-        }
         return crate::sql::query(py, job, request, tables.unwrap_or_default(), output, nodes);
     }
     let _ = (py, tables);

@@ -95,7 +95,7 @@ fn run(cli: Cli) -> anyhow::Result<bool> {
         #[cfg(feature = "nodes")]
         Command::Node { command } => node(options, command),
         #[cfg(feature = "nodes")]
-        Command::Cluster { command } => cluster::cluster(options, command).map(|()| true),
+        Command::Cluster { command } => cluster::cluster(options, command),
         #[cfg(feature = "wasm")]
         Command::Kernel { command } => kernel(options, command).map(|()| true),
         #[cfg(feature = "text")]

@@ -9,9 +9,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+use inshore::{
+    nodes::{ClientConfig, Nodes, RunOptions},
+    ops::{Attachments, OnNodes, Target, named as operation},
+    store::{Budget, Cancel, Execution, Store},
+};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
 
 use crate::{
+    kernels,
     nodes::Node,
     util::{CommandOutput, Folder, until},
 };
@@ -98,16 +105,16 @@ fn cluster(folder: &Folder, count: usize) -> (Vec<Node>, String) {
     (nodes, named)
 }
 
-fn named<'a>(nodes: impl IntoIterator<Item = &'a Node>) -> String {
+pub fn named<'a>(nodes: impl IntoIterator<Item = &'a Node>) -> String {
     nodes.into_iter().map(|node| node.address.as_str()).collect::<Vec<_>>().join(",")
 }
 
-fn stores(nodes: impl IntoIterator<Item = usize>) -> Vec<String> {
+pub fn stores(nodes: impl IntoIterator<Item = usize>) -> Vec<String> {
     nodes.into_iter().map(|node| format!("node{node}")).collect()
 }
 
 /// Asserts that nothing is left on nodes. The last messages of cancelled tasks may be on their way for a moment.
-fn nothing_is_left(folder: &Folder, named: &str, stores: &[String], within: Duration) {
+pub fn nothing_is_left(folder: &Folder, named: &str, stores: &[String], within: Duration) {
     nothing_is_left_with(folder, named, stores, "", within);
 }
 
@@ -130,7 +137,7 @@ fn nothing_is_left_with(
 }
 
 /// The time for tasks that a driver has cancelled to end.
-const AT_ONCE: Duration = Duration::from_secs(3);
+pub const AT_ONCE: Duration = Duration::from_secs(3);
 
 #[test]
 fn lines_and_records_are_sorted_on_a_cluster_as_on_one_machine() {
@@ -203,7 +210,7 @@ fn rows_that_exceed_the_memory_of_the_nodes_spill() {
     let said = folder.run(&format!("{sort} -o there --json")).ok().json();
     let read = |name: &str| fs::read(folder.path(name)).unwrap();
     assert!(read("there") == read("here"));
-    let job = &said["summary"]["job"];
+    let job = &said["summary"]["jobs"][0];
     let nodes = job["nodes"].as_array().unwrap();
     let sent: u64 = nodes.iter().map(|node| node["sent"].as_u64().unwrap()).sum();
     assert!(sent > 10_000_000, "{job}");
@@ -252,7 +259,7 @@ fn jobs_that_a_cluster_cannot_do_are_refused_by_name() {
     nothing_is_left(&folder, &living, &stores([0, 2]), AT_ONCE);
 }
 
-fn signal(child: &Child, signal: Signal) {
+pub fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_raw(child.id() as i32).unwrap(), signal).unwrap();
 }
 
@@ -327,7 +334,7 @@ fn a_killed_or_suspended_node_costs_no_result_without_an_error_that_names_it() {
 }
 
 /// Waits until a session runs on a node, and returns the names of all running tasks.
-fn wait_for_session(folder: &Folder, node: &Node) {
+pub fn wait_for_session(folder: &Folder, node: &Node) {
     until("no session opens", || {
         let status = folder.run(&format!("node status --node {} --json", node.address)).ok().json();
         let running = status[0]["status"]["running"].as_array().unwrap().clone();
@@ -477,4 +484,83 @@ fn a_job_needs_the_rights_to_run_and_to_write() {
     }
     let status = "--credentials keys/client-read.json".to_string();
     nothing_is_left_with(&folder, &all, &stores(0..2), &status, AT_ONCE);
+}
+
+#[test]
+fn the_status_of_a_cluster_tells_which_nodes_run_stages() {
+    let folder = Folder::new();
+    let (nodes, all) = cluster(&folder, 2);
+    let status = |words: &str| folder.run(&format!("cluster status {words}"));
+    let table = status(&format!("--node {all}")).ok().stdout;
+    for expected in ["version", env!("CARGO_PKG_VERSION"), "0/2", "64 MiB", "runs stages", &*nodes[1].address]
+    {
+        assert!(table.contains(expected), "{expected}: {table}");
+    }
+    assert_eq!(table.lines().filter(|line| line.trim_end().ends_with("yes")).count(), 2, "{table}");
+    let told = status(&format!("--node {all} --json")).ok().json();
+    let plain = folder.run(&format!("node status --node {all} --json")).ok().json();
+    for (told, plain) in told.as_array().unwrap().iter().zip(plain.as_array().unwrap()) {
+        assert_eq!((&told["runs_stages"], &told["node"]), (&json!(true), &plain["node"]));
+        for field in ["program", "kinds", "slots", "memory_bytes", "capacity_bytes"] {
+            assert!(told["status"][field] == plain["status"][field] && !told["status"][field].is_null());
+        }
+        assert_eq!(plain.get("runs_stages"), None, "{plain}");
+    }
+    assert!(status("").exits(2).stderr.contains("no nodes are given: use --node"));
+    nodes[1].send(Signal::KILL);
+    let said = status(&format!("--node {all}")).exits(1);
+    assert!(said.stderr.contains(&nodes[1].address) && said.stdout.contains(&nodes[0].address), "{said:?}");
+    let told = status(&format!("--node {all} --json")).exits(1).json();
+    assert!(told[0]["runs_stages"] == true && told[1]["error"].is_string(), "{told}");
+}
+
+/// The command has no form for these requests: its `--node` stands for nodes.
+#[test]
+fn requests_without_an_exchange_of_rows_run_on_a_cluster_as_on_nodes() {
+    let Some(folder) = kernels::folder() else { return };
+    let start = |number| Node::start(&folder, &format!("node{number}"), "--log none --allow wc");
+    let nodes: Vec<Node> = (0..3).map(start).collect();
+    let all = named(&nodes);
+    folder.write("lines", lines(9_000, 11));
+    folder.run(&format!("store put lines --node {all} --piece 64KiB --copies 2 --quiet")).ok();
+    folder.run(&format!("kernel push lines.wasm --node {all} --quiet")).ok();
+    let store = Store::open(folder.path("here")).unwrap();
+    let run = |is_cluster: bool, request: &Value, output: Option<&str>| {
+        let config = ClientConfig::new(all.split(',').map(str::to_string).collect(), None);
+        let on = OnNodes { nodes: Nodes::new(config).unwrap(), options: RunOptions::default() };
+        let target = if is_cluster { Target::Cluster(on) } else { Target::Nodes(on) };
+        let mut request = request.clone();
+        request["version"] = json!(1);
+        if let Some(output) = output {
+            request["output"] = json!(folder.path(output));
+        }
+        let job = Execution::Stored(store.job(Budget::new(64 << 20, 2), Cancel::default()).unwrap());
+        let attachments = Attachments::default();
+        let answer = operation(&request).unwrap().run(&request, &target, &job, attachments).unwrap();
+        (answer, output.map(|output| fs::read(folder.path(output)).unwrap()))
+    };
+    for (request, output, fields) in [
+        (json!({ "operation": "search", "patterns": ["ff"], "inputs": ["lines"] }), Some("csv"), "lines"),
+        (json!({ "operation": "count words", "inputs": ["lines"] }), Some("parquet"), "words"),
+        (json!({ "operation": "checksum", "inputs": ["lines"] }), None, "files"),
+        (json!({ "operation": "node run", "program": "wc", "args": ["-l"] }), Some("txt"), "responses"),
+        (json!({ "operation": "kernel ls", "inputs": [] }), None, "kernels"),
+        (json!({ "operation": "store ls", "inputs": [] }), None, "datasets"),
+    ] {
+        let there = |is_cluster: bool| {
+            let name = output.map(|ending| format!("{is_cluster}.{ending}"));
+            run(is_cluster, &request, name.as_deref())
+        };
+        let ((on_nodes, rows), (on_cluster, found)) = (there(false), there(true));
+        assert!(rows == found, "{request}");
+        match request["operation"].as_str() {
+            // The times of the processes differ.
+            Some("node run") => assert_eq!(on_cluster[fields].as_array().unwrap().len(), 3, "{on_cluster}"),
+            _ => assert_eq!(on_cluster[fields], on_nodes[fields], "{request}"),
+        }
+        assert!(!on_cluster[fields].is_null() && on_cluster["jobs"].is_null(), "{request}: {on_cluster}");
+    }
+    let (removed, _) = run(true, &json!({ "operation": "kernel rm", "inputs": ["lines"] }), None);
+    assert_eq!(removed, json!({ "removed": ["lines"], "holders": [3] }));
+    nothing_is_left(&folder, &all, &stores(0..3), AT_ONCE);
 }

@@ -71,12 +71,14 @@ pub use inshore_ops::query_process;
 #[cfg(feature = "wasm")]
 #[doc(inline)]
 pub use inshore_ops::wasm;
+#[cfg(feature = "nodes")]
+#[doc(inline)]
+pub use inshore_ops::{
+    can_run_stages, commands, kmers, sorting, split_points, with_stages, works, works_here,
+};
 #[cfg(all(feature = "nodes", feature = "sql"))]
 #[doc(inline)]
 pub use inshore_ops::{child_process, queries, with_stages_and_helper, works_with_helper};
-#[cfg(feature = "nodes")]
-#[doc(inline)]
-pub use inshore_ops::{commands, kmers, sorting, split_points, with_stages, works, works_here};
 #[cfg(any(feature = "nodes", feature = "sql", feature = "wasm"))]
 #[doc(inline)]
 pub use inshore_sandbox as sandbox;

@@ -180,6 +180,13 @@ fn stages_with(
     inshore_stages::with_stages(works, works_in_stages, credentials)
 }
 
+/// Returns true if a node accepts jobs in stages: it has the handlers of [`with_stages`], and it is not draining.
+#[cfg(feature = "nodes")]
+pub fn can_run_stages(status: &inshore_nodes::protocol::Status) -> bool {
+    let needed = with_stages(inshore_kernel::TaskHandlers::default(), None);
+    !status.draining && needed.kinds().all(|kind| status.kinds.iter().any(|known| known == kind))
+}
+
 /// Runs the child's task and never returns, if this process was started as a child process. Otherwise the function
 /// does nothing. Call this function first in `main`.
 pub fn child_main_if_asked() {

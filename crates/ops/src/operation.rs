@@ -391,13 +391,11 @@ impl RequestContext<'_> {
     /// # Errors
     /// Returns the errors of [`wholes`].
     pub fn sources(&self) -> Result<ResolvedInputs> {
-        match self.target {
-            Target::Local => Ok(ResolvedInputs::Here),
-            #[cfg(feature = "nodes")]
-            Target::Nodes(on) | Target::Cluster(on) => {
-                Ok(ResolvedInputs::Nodes(on.clone(), wholes(&on.nodes, self.inputs)?))
-            }
+        #[cfg(feature = "nodes")]
+        if let Some(on) = self.target.on_nodes() {
+            return Ok(ResolvedInputs::Nodes(on.clone(), wholes(&on.nodes, self.inputs)?));
         }
+        Ok(ResolvedInputs::Here)
     }
 }
 
@@ -447,13 +445,11 @@ pub(crate) fn explain_files(on: &OnNodes, files: &[DistributedFile]) -> Option<S
 /// Refuses to resume an interrupted run on nodes.
 #[cfg(feature = "records")]
 pub(crate) fn check_resume(operation: &'static str, resume: bool, place: TargetKind) -> Result<()> {
-    match place {
-        TargetKind::Nodes | TargetKind::Cluster if resume => {
-            let why = "nodes do not keep runs of interrupted jobs";
-            Err(Error::UnsupportedOption { operation, option: "resume", place, why })
-        }
-        _ => Ok(()),
+    if resume && place.is_on_nodes() {
+        let why = "nodes do not keep runs of interrupted jobs";
+        return Err(Error::UnsupportedOption { operation, option: "resume", place, why });
     }
+    Ok(())
 }
 
 /// Returns the options for an operation on nodes. If the client processes data itself, the job's store provides

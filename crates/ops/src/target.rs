@@ -37,6 +37,16 @@ impl Target {
             Target::Cluster(_) => TargetKind::Cluster,
         }
     }
+
+    /// Returns the nodes of this target, or `None` if the target is the local machine. An operation that exchanges no
+    /// rows between nodes does the same work on the nodes of a cluster as on other nodes.
+    #[cfg(feature = "nodes")]
+    pub fn on_nodes(&self) -> Option<&OnNodes> {
+        match self {
+            Target::Local => None,
+            Target::Nodes(on) | Target::Cluster(on) => Some(on),
+        }
+    }
 }
 
 /// A group of nodes, with the options of requests to these nodes.

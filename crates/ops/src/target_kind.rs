@@ -17,8 +17,13 @@ impl TargetKind {
     /// All kinds of targets.
     pub const ALL: [TargetKind; 3] = [TargetKind::Local, TargetKind::Nodes, TargetKind::Cluster];
 
-    /// The kinds of targets of operations that work on nodes and exchange no rows between nodes.
-    pub const LOCAL_AND_NODES: [TargetKind; 2] = [TargetKind::Local, TargetKind::Nodes];
+    /// The kinds of targets that consist of nodes.
+    pub const ON_NODES: [TargetKind; 2] = [TargetKind::Nodes, TargetKind::Cluster];
+
+    /// Returns true if the target consists of nodes.
+    pub fn is_on_nodes(self) -> bool {
+        TargetKind::ON_NODES.contains(&self)
+    }
 }
 
 impl Display for TargetKind {

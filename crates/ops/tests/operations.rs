@@ -22,10 +22,10 @@ use inshore_kernels::{
 use inshore_nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, Nodes, RunOptions, RunningAgent};
 use inshore_ops::{
     Attachments, Entry, Error, NormalForm, OPERATIONS, OnNodes, RowReceiver, StoreUse, Target, TargetKind,
-    named, queries,
+    can_run_stages, named, queries,
     split_points::{record_lines, row_group_offsets, separator},
     verbs::{Matches, Text},
-    with_stages, works_here,
+    works_here,
 };
 use inshore_store::{Budget, Cancel, Context, Execution, FileReader, Job, Store};
 use inshore_tables::Input;
@@ -401,6 +401,12 @@ fn context() -> Context {
     Context::new(Budget::new(256 << 20, 2), Cancel::default())
 }
 
+/// The code of stages in this process: a test program is no child process of a node.
+fn works_in_stages() -> Vec<Arc<dyn inshore_stages::StageWork>> {
+    let queries = queries::StageQueries(queries::QueryStages);
+    vec![Arc::new(inshore_ops::sorting::StageSort), Arc::new(queries)]
+}
+
 impl Setup {
     fn new() -> Setup {
         let folder = tempfile::tempdir().unwrap();
@@ -408,7 +414,8 @@ impl Setup {
             let store = Store::open(folder.path().join(format!("node{number}"))).unwrap();
             let config =
                 AgentConfig { task_memory_bytes: 96 << 20, ..AgentConfig::new("node", 256 << 20, 2) };
-            Agent::new(store, with_stages(works_here().with(queries::Queries), None), config)
+            let works = works_here().with(queries::Queries);
+            Agent::new(store, inshore_stages::with_stages(works, works_in_stages(), None), config)
                 .serve("127.0.0.1:0".parse().unwrap())
                 .unwrap()
         };
@@ -771,7 +778,7 @@ fn normal(form: NormalForm, written: Vec<u8>, answer: Value) -> Normal {
             // The cost report of the nodes, which the other target does not have, is removed.
             let mut answer = answer;
             let fields = answer.as_object_mut().unwrap();
-            let attachments = ["nodes", "missing", "here", "bytes_moved", "seconds", "job"];
+            let attachments = ["nodes", "missing", "here", "bytes_moved", "seconds", "jobs"];
             attachments.iter().for_each(|field| _ = fields.remove(*field));
             remove_time(&mut answer);
             Normal::Answer(answer)
@@ -816,6 +823,9 @@ fn assert_same(one: &Normal, other: &Normal, title: &str) {
     }
 }
 
+/// The operations whose rows of the table below meet on the nodes of a cluster, by SQL.
+const IN_STAGES: [&str; 2] = ["count values", "reduce"];
+
 #[test]
 fn every_operation_gives_the_same_answer_at_every_target_or_is_refused() {
     let setup = Setup::new();
@@ -833,7 +843,9 @@ fn every_operation_gives_the_same_answer_at_every_target_or_is_refused() {
             let is_refused = match place {
                 TargetKind::Local => false,
                 TargetKind::Nodes => row.is_refused_on_nodes,
-                TargetKind::Cluster => sorts_tables,
+                TargetKind::Cluster => {
+                    sorts_tables || row.is_refused_on_nodes && entry.places.contains(&place)
+                }
             };
             if is_refused {
                 let request = setup.request(&row, place, &setup.path("none.csv"));
@@ -846,13 +858,14 @@ fn every_operation_gives_the_same_answer_at_every_target_or_is_refused() {
             if entry.places.contains(&place) {
                 let Some(expected) = &expected else { continue };
                 let (written, answer) = setup.run(entry, &row, place);
-                // A sort on a cluster tells of its stages instead.
-                let in_stages = place == TargetKind::Cluster && entry.name == "sort";
-                assert_eq!(answer["job"]["stages"].is_array(), in_stages, "{title}: {answer}");
-                let tells_of_nodes =
-                    place != TargetKind::Local && !in_stages && entry.form != NormalForm::Common;
+                // A sort on a cluster tells of its stages instead. A query tells of both.
+                let sorts = place == TargetKind::Cluster && entry.name == "sort";
+                let has_keys = entry.name != "reduce" || row.request["by"].is_array();
+                let groups = place == TargetKind::Cluster && IN_STAGES.contains(&entry.name) && has_keys;
+                assert_eq!(answer["jobs"][0]["stages"].is_array(), sorts || groups, "{title}: {answer}");
+                let tells_of_nodes = place != TargetKind::Local && !sorts && entry.form != NormalForm::Common;
                 assert_eq!(answer["nodes"].is_array(), tells_of_nodes, "{title}: {answer}");
-                if tells_of_nodes {
+                if tells_of_nodes && !groups {
                     assert_eq!(answer["nodes"].as_array().unwrap().len(), 3, "{title}: {answer}");
                 }
                 assert_same(expected, &normal(entry.form, written, answer), &title);
@@ -876,11 +889,10 @@ fn every_operation_gives_the_same_answer_at_every_target_or_is_refused() {
     let here_only = |name: &&&str| {
         name.starts_with("graph ") || name.starts_with("nearest ") && !on_both.contains(&name.to_string())
     };
-    let here_only = all.iter().filter(here_only).map(|name| (*name, TargetKind::Nodes.to_string()));
-    let on_cluster = ["sort", "store get", "store ls", "store put", "store rm"];
-    let not_on_cluster = all.iter().filter(|name| !on_cluster.contains(name));
-    let not_on_cluster = not_on_cluster.map(|name| (*name, TargetKind::Cluster.to_string()));
-    assert_eq!(refused, here_only.chain(on_nodes).chain(not_on_cluster).collect());
+    let here_only: Vec<&str> = all.iter().filter(here_only).copied().collect();
+    let not_on_cluster = here_only.iter().copied().map(|name| (name, TargetKind::Cluster.to_string()));
+    let not_on_nodes = here_only.iter().map(|name| (*name, TargetKind::Nodes.to_string()));
+    assert_eq!(refused, not_on_nodes.chain(on_nodes).chain(not_on_cluster).collect());
 }
 
 /// A receiver that counts rows.
@@ -1065,6 +1077,20 @@ fn the_plan_names_the_files_on_nodes_before_the_job_describes_its_decisions() {
 }
 
 #[test]
+fn a_node_runs_stages_if_it_has_their_tasks_and_is_not_draining() {
+    let setup = Setup::new();
+    for node in setup.nodes.nodes.status() {
+        let mut status = node.status.unwrap();
+        assert!(can_run_stages(&status), "{:?}", status.kinds);
+        status.draining = true;
+        assert!(!can_run_stages(&status));
+        status.draining = false;
+        status.kinds.retain(|kind| kind != "stage-publish");
+        assert!(!can_run_stages(&status));
+    }
+}
+
+#[test]
 fn a_job_without_a_store_is_refused_where_one_is_needed() {
     let setup = Setup::new();
     for row in rows() {
@@ -1127,14 +1153,15 @@ fn options_that_a_target_does_not_have_are_refused_by_name() {
         (with("nearest recall", json!({ "dataset": "points", "lines": true })), "lines"),
     ] {
         let entry = named(&request).unwrap();
-        let job = Execution::Stored(setup.job());
-        let error =
-            entry.run(&request, &setup.target(TargetKind::Nodes), &job, Attachments::default()).unwrap_err();
-        assert!(
-            matches!(error, Error::UnsupportedOption { operation, option, place: TargetKind::Nodes, .. }
-                if (operation, option) == (entry.name, expected)),
-            "{request}: {error}"
-        );
+        for at in TargetKind::ON_NODES.into_iter().filter(|place| entry.places.contains(place)) {
+            let job = Execution::Stored(setup.job());
+            let error = entry.run(&request, &setup.target(at), &job, Attachments::default()).unwrap_err();
+            assert!(
+                matches!(error, Error::UnsupportedOption { operation, option, place, .. }
+                    if (operation, option, place) == (entry.name, expected, at)),
+                "{request} on {at}: {error}"
+            );
+        }
     }
 }
 

@@ -32,6 +32,15 @@ Examples:
     GROUP BY town ORDER BY 2 DESC LIMIT 10\" --node a.lan,b.lan,c.lan
   inshore cluster sql --file q5.sql -o q5.parquet --explain --node a.lan,b.lan,c.lan")]
     Sql(Sql),
+    /// Show the nodes of a cluster: version, slots, memory, free space, and whether they run stages
+    ///
+    /// A node runs stages if its program can exchange rows with other nodes and the node is not ending. The exit code is
+    /// 1 if a node does not answer or does not run stages. `inshore node status` shows the load of the nodes.
+    #[command(after_help = "\
+Examples:
+  inshore cluster status --node a.lan,b.lan,c.lan --credentials client-laptop.json
+  inshore cluster status --node a.lan,b.lan --json | jq '.[] | [.node, .runs_stages]'")]
+    Status,
 }
 
 /// Sort lines or records of datasets, with an exchange of rows between the nodes

@@ -220,10 +220,15 @@ Examples:
     /// With --node alone, each node works near its data, and this machine brings the rows together. On a cluster, the
     /// nodes bring them together: each node divides its rows at keys, and sends each part to the node that merges it. No
     /// row passes through this machine unless the output is a file of this machine.
+    ///
+    /// Commands that need no exchange of rows have no form of their own here: `inshore search ERROR store:web.log --node
+    /// a.lan,b.lan,c.lan` runs on the nodes of a cluster as on other nodes, and so do count, language, compress, kernel,
+    /// nearest and store.
     #[command(
         arg_required_else_help = true,
         after_help = "\
 Examples:
+  inshore cluster status --node a.lan,b.lan,c.lan
   inshore cluster sort store:web.log -o store:sorted.log --node a.lan,b.lan,c.lan
   inshore cluster sort store:teragen --record 100 --key-bytes 0..10 -o store:sorted --node a.lan,b.lan"
     )]

@@ -96,23 +96,23 @@ impl Plan for ChecksumFiles {}
 
 impl Operation for Checksum {
     const NAME: &'static str = "checksum";
-    const PLACES: &'static [TargetKind] = &TargetKind::LOCAL_AND_NODES;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const STORE: StoreUse = StoreUse::Datasets;
     const FORM: NormalForm = NormalForm::Answer;
     type Plan = ChecksumFiles;
     type Answer = ChecksumAnswer;
 
     fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, place: TargetKind) -> Result<()> {
-        match place {
-            TargetKind::Nodes if inputs.is_empty() => Err(Error::NoInput { operation: Self::NAME }),
-            _ => Ok(()),
+        match place.is_on_nodes() && inputs.is_empty() {
+            true => Err(Error::NoInput { operation: Self::NAME }),
+            false => Ok(()),
         }
     }
 
     fn plan(&self, context: &RequestContext<'_>) -> Result<ChecksumFiles> {
         let wanted = self.wanted(context.inputs)?;
         #[cfg(feature = "nodes")]
-        if let crate::Target::Nodes(on) = context.target {
+        if let Some(on) = context.target.on_nodes() {
             return Ok(ChecksumFiles::Nodes(self.on_nodes(on, wanted)?));
         }
         Ok(ChecksumFiles::Here(wanted))

@@ -54,7 +54,7 @@ pub struct NodeResponse {
 
 impl Operation for RunCommand {
     const NAME: &'static str = "node run";
-    const PLACES: &'static [TargetKind] = &[TargetKind::Nodes];
+    const PLACES: &'static [TargetKind] = &TargetKind::ON_NODES;
     const STORE: StoreUse = StoreUse::Never;
     const FORM: NormalForm = NormalForm::Bytes;
     type Plan = ResolvedInputs;

@@ -27,7 +27,7 @@ use crate::{
         Attachments, DatasetOperation, NormalForm, Operation, Plan, RequestContext, ResolvedInputs, StoreUse,
         is_dataset,
     },
-    target::{Response, Target},
+    target::Response,
     target_kind::TargetKind,
     wasm::{ENDING, MODULE_BYTES_MAX, Module, WasmKernel, WasmSummary, dataset_of, run_wasm},
 };
@@ -38,8 +38,7 @@ use crate::{
 };
 
 /// The kinds of targets that can run the operations on kernels.
-const PLACES: &[TargetKind] =
-    if cfg!(feature = "nodes") { &TargetKind::LOCAL_AND_NODES } else { &[TargetKind::Local] };
+const PLACES: &[TargetKind] = if cfg!(feature = "nodes") { &TargetKind::ALL } else { &[TargetKind::Local] };
 
 /// Runs a WebAssembly module over the bytes of the inputs: see [`run_wasm`]. The result goes to the output file,
 /// or else to [`Attachments::bytes`].
@@ -81,6 +80,18 @@ pub fn read_module(path: &Path) -> Result<Module> {
 impl RunKernel {
     fn is_file(&self) -> bool {
         self.kernel.ends_with(ENDING)
+    }
+
+    /// Reads the module from its file, or from the place to which it was pushed.
+    fn module(&self, context: &RequestContext<'_>, job: &Execution) -> Result<Module> {
+        if self.is_file() {
+            return read_module(Path::new(&self.kernel));
+        }
+        #[cfg(feature = "nodes")]
+        if let Some(on) = context.target.on_nodes() {
+            return self.on_nodes(on, job);
+        }
+        Ok(Module::stored(context.stored(job)?, &self.kernel)?)
     }
 
     /// Fetches the module that was pushed to nodes, so that the client checks the same module that the nodes
@@ -131,12 +142,7 @@ impl Operation for RunKernel {
         job: &Execution,
         attachments: Attachments<'_>,
     ) -> Result<Response<KernelAnswer>> {
-        let module = match (self.is_file(), context.target) {
-            (true, _) => read_module(Path::new(&self.kernel))?,
-            (false, Target::Local) => Module::stored(context.stored(job)?, &self.kernel)?,
-            #[cfg(feature = "nodes")]
-            (false, Target::Nodes(on) | Target::Cluster(on)) => self.on_nodes(on, job)?,
-        };
+        let module = self.module(context, job)?;
         let kernel = WasmKernel::new(module, &self.args);
         let answer = |module: WasmSummary| KernelAnswer { kernel: self.kernel.clone(), module };
         write_bytes(context, attachments.bytes, |out| match sources {
@@ -222,23 +228,19 @@ impl Operation for PushKernel {
         _attachments: Attachments<'_>,
     ) -> Result<Response<PushAnswer>> {
         let (bytes, sha256) = (module.bytes.len() as u64, module.sha256());
-        let nodes = match context.target {
-            Target::Local => {
-                let job = context.stored(job)?;
-                module.put(&job.store(), job)?;
-                0
-            }
-            #[cfg(feature = "nodes")]
-            Target::Nodes(on) | Target::Cluster(on) => {
-                let copies = on.nodes.addresses().count();
-                let load = LoadOptions { copies, piece_bytes: Some(bytes + 2), ..LoadOptions::default() };
-                let called = only(Self::NAME, context.inputs)?.display().to_string();
-                let dataset = dataset_of(&module.name);
-                on.nodes.put(job, &dataset, (&called, Some(bytes)), &module.bytes[..], &load)?;
-                copies
-            }
-        };
-        Ok(Response::local(PushAnswer { name: module.name, bytes, sha256, result, nodes }))
+        let answer = |name, nodes| Ok(Response::local(PushAnswer { name, bytes, sha256, result, nodes }));
+        #[cfg(feature = "nodes")]
+        if let Some(on) = context.target.on_nodes() {
+            let copies = on.nodes.addresses().count();
+            let load = LoadOptions { copies, piece_bytes: Some(bytes + 2), ..LoadOptions::default() };
+            let called = only(Self::NAME, context.inputs)?.display().to_string();
+            let dataset = dataset_of(&module.name);
+            on.nodes.put(job, &dataset, (&called, Some(bytes)), &module.bytes[..], &load)?;
+            return answer(module.name, copies);
+        }
+        let job = context.stored(job)?;
+        module.put(&job.store(), job)?;
+        answer(module.name, 0)
     }
 }
 

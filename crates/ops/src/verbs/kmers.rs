@@ -49,7 +49,7 @@ impl CountKmers {
 
 impl Operation for CountKmers {
     const NAME: &'static str = "count kmers";
-    const PLACES: &'static [TargetKind] = &TargetKind::LOCAL_AND_NODES;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const STORE: StoreUse = StoreUse::Spills;
     const FORM: NormalForm = NormalForm::Bytes;
     type Plan = ResolvedInputs;

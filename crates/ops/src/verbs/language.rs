@@ -95,7 +95,7 @@ impl IdentifyLanguage {
 
 impl Operation for TrainLanguage {
     const NAME: &'static str = "language train";
-    const PLACES: &'static [TargetKind] = &TargetKind::LOCAL_AND_NODES;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const STORE: StoreUse = StoreUse::Always;
     const FORM: NormalForm = NormalForm::Dataset;
     type Plan = ResolvedInputs;
@@ -167,7 +167,7 @@ fn tables(job: &Job, inputs: &[PathBuf]) -> Result<Vec<Input>> {
 
 impl Operation for IdentifyLanguage {
     const NAME: &'static str = "language identify";
-    const PLACES: &'static [TargetKind] = &TargetKind::LOCAL_AND_NODES;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const STORE: StoreUse = StoreUse::Always;
     const FORM: NormalForm = NormalForm::Bytes;
     type Plan = ResolvedInputs;
@@ -178,7 +178,7 @@ impl Operation for IdentifyLanguage {
             let (option, why) = ("column", "with lines, each line is a text");
             return Err(Error::UnsupportedOption { operation: Self::NAME, option, place, why });
         }
-        if self.column.is_some() && place == TargetKind::Nodes {
+        if self.column.is_some() && place.is_on_nodes() {
             let why = "nodes identify the language of whole texts or, with --lines, of lines";
             return Err(Error::UnsupportedOption { operation: Self::NAME, option: "column", place, why });
         }

@@ -117,7 +117,7 @@ fn each_file(
 
 impl Operation for Compress {
     const NAME: &'static str = "compress";
-    const PLACES: &'static [TargetKind] = &TargetKind::LOCAL_AND_NODES;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const STORE: StoreUse = StoreUse::Never;
     const FORM: NormalForm = NormalForm::Unpacked;
     type Plan = ResolvedInputs;
@@ -155,18 +155,16 @@ impl Operation for Compress {
 
 /// Refuses to remove inputs on nodes.
 fn check_remove(operation: &'static str, remove: bool, place: TargetKind) -> Result<()> {
-    match place {
-        TargetKind::Nodes if remove => {
-            let (option, why) = ("remove", "use store rm to remove datasets of nodes");
-            Err(Error::UnsupportedOption { operation, option, place, why })
-        }
-        _ => Ok(()),
+    if remove && place.is_on_nodes() {
+        let (option, why) = ("remove", "use store rm to remove datasets of nodes");
+        return Err(Error::UnsupportedOption { operation, option, place, why });
     }
+    Ok(())
 }
 
 impl Operation for Decompress {
     const NAME: &'static str = "decompress";
-    const PLACES: &'static [TargetKind] = &TargetKind::LOCAL_AND_NODES;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const STORE: StoreUse = StoreUse::Never;
     const FORM: NormalForm = NormalForm::Bytes;
     type Plan = ResolvedInputs;

@@ -297,14 +297,14 @@ fn titled(candidate: WalkedFile) -> WalkedFile {
 
 impl Operation for Search {
     const NAME: &'static str = "search";
-    const PLACES: &'static [TargetKind] = &TargetKind::LOCAL_AND_NODES;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const STORE: StoreUse = StoreUse::Datasets;
     const FORM: NormalForm = NormalForm::Bytes;
     type Plan = ResolvedInputs;
     type Answer = SearchSummary;
 
     fn check(&self, inputs: &[PathBuf], output: Option<&Path>, place: TargetKind) -> Result<()> {
-        if place == TargetKind::Nodes {
+        if place.is_on_nodes() {
             let refuse =
                 |option, why| Err(Error::UnsupportedOption { operation: Self::NAME, option, place, why });
             let WalkOptions { globs, types, types_not, max_depth, .. } = &self.walk;
@@ -332,8 +332,9 @@ impl Operation for Search {
         attachments: Attachments<'_>,
     ) -> Result<Response<SearchSummary>> {
         let Attachments { failed, rows, matches, .. } = attachments;
-        if context.target.place() == TargetKind::Nodes && self.matching(job)?.is_some() {
-            let (operation, place) = (Self::NAME, TargetKind::Nodes);
+        let place = context.target.place();
+        if place.is_on_nodes() && self.matching(job)?.is_some() {
+            let operation = Self::NAME;
             let why = "matches across lines are not searched in pieces of files";
             return Err(Error::UnsupportedOption { operation, option: "multiline", place, why });
         }

@@ -15,7 +15,7 @@ use super::stores::{only, only_file_on_nodes};
 use crate::{
     error::{Error, Result},
     operation::{Attachments, NormalForm, Operation, Plan, RequestContext, StoreUse, explain_files},
-    target::{OnNodes, Response, Target},
+    target::{OnNodes, Response},
     target_kind::TargetKind,
 };
 
@@ -77,7 +77,7 @@ impl Plan for TraversePlan {
 
 impl Operation for Traverse {
     const NAME: &'static str = "node traverse";
-    const PLACES: &'static [TargetKind] = &[TargetKind::Nodes];
+    const PLACES: &'static [TargetKind] = &TargetKind::ON_NODES;
     const STORE: StoreUse = StoreUse::Never;
     const FORM: NormalForm = NormalForm::Answer;
     type Plan = TraversePlan;
@@ -88,7 +88,7 @@ impl Operation for Traverse {
     }
 
     fn plan(&self, context: &RequestContext<'_>) -> Result<TraversePlan> {
-        let Target::Nodes(on) = context.target else {
+        let Some(on) = context.target.on_nodes() else {
             return Err(Error::Unsupported { operation: Self::NAME, place: context.target.place() });
         };
         match only_file_on_nodes(on, only(Self::NAME, context.inputs)?) {

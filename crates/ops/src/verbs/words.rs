@@ -42,7 +42,7 @@ impl Default for CountWords {
 
 impl Operation for CountWords {
     const NAME: &'static str = "count words";
-    const PLACES: &'static [TargetKind] = &TargetKind::LOCAL_AND_NODES;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const STORE: StoreUse = StoreUse::Spills;
     const FORM: NormalForm = NormalForm::Bytes;
     type Plan = ResolvedInputs;

@@ -13,7 +13,7 @@ use crate::nearest::{
 use crate::{
     error::Result,
     operation::{Attachments, DatasetOperation, NormalForm, RequestContext},
-    target::{Response, Target},
+    target::Response,
     target_kind::TargetKind,
     verbs::stores::{RemoveAnswer, dataset_of, only, remove_each},
 };
@@ -57,7 +57,7 @@ impl std::fmt::Display for DescribedVectors {
 
 impl DatasetOperation for ListVectors {
     const VERB: &'static str = "nearest ls";
-    const PLACES: &'static [TargetKind] = &TargetKind::LOCAL_AND_NODES;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const FORM: NormalForm = NormalForm::Common;
     type Answer = VectorsAnswer;
 
@@ -67,18 +67,15 @@ impl DatasetOperation for ListVectors {
         job: &Execution,
         _attachments: Attachments<'_>,
     ) -> Result<Response<VectorsAnswer>> {
-        let (datasets, notes) = match context.target {
-            Target::Local => {
-                let listed = vectors::list(&context.stored(job)?.store())?;
-                (listed.into_iter().map(|one| DescribedVectors::Local(one.into())).collect(), Vec::new())
-            }
-            #[cfg(feature = "nodes")]
-            Target::Nodes(on) | Target::Cluster(on) => {
-                let (listed, notes) = list_on_nodes(on)?;
-                (listed.into_iter().map(|one| DescribedVectors::OnNodes(one.into())).collect(), notes)
-            }
-        };
-        Ok(Response::local(VectorsAnswer { datasets, notes }))
+        #[cfg(feature = "nodes")]
+        if let Some(on) = context.target.on_nodes() {
+            let (listed, notes) = list_on_nodes(on)?;
+            let datasets = listed.into_iter().map(|one| DescribedVectors::OnNodes(one.into())).collect();
+            return Ok(Response::local(VectorsAnswer { datasets, notes }));
+        }
+        let listed = vectors::list(&context.stored(job)?.store())?;
+        let datasets = listed.into_iter().map(|one| DescribedVectors::Local(one.into())).collect();
+        Ok(Response::local(VectorsAnswer { datasets, notes: Vec::new() }))
     }
 }
 
@@ -89,7 +86,7 @@ pub struct DescribeVectors {}
 
 impl DatasetOperation for DescribeVectors {
     const VERB: &'static str = "nearest info";
-    const PLACES: &'static [TargetKind] = &TargetKind::LOCAL_AND_NODES;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const FORM: NormalForm = NormalForm::Common;
     type Answer = DescribedVectors;
 
@@ -104,16 +101,13 @@ impl DatasetOperation for DescribeVectors {
         _attachments: Attachments<'_>,
     ) -> Result<Response<DescribedVectors>> {
         let name = dataset_of(only(Self::VERB, context.inputs)?)?;
-        Ok(Response::local(match context.target {
-            Target::Local => {
-                let job = context.stored(job)?;
-                DescribedVectors::Local(vectors::describe_lists(&job.store(), job, name)?.into())
-            }
-            #[cfg(feature = "nodes")]
-            Target::Nodes(on) | Target::Cluster(on) => {
-                DescribedVectors::OnNodes(describe_on_nodes(on, name)?.into())
-            }
-        }))
+        #[cfg(feature = "nodes")]
+        if let Some(on) = context.target.on_nodes() {
+            return Ok(Response::local(DescribedVectors::OnNodes(describe_on_nodes(on, name)?.into())));
+        }
+        let job = context.stored(job)?;
+        let described = vectors::describe_lists(&job.store(), job, name)?;
+        Ok(Response::local(DescribedVectors::Local(described.into())))
     }
 }
 
@@ -128,7 +122,7 @@ pub struct RemoveVectors {
 
 impl DatasetOperation for RemoveVectors {
     const VERB: &'static str = "nearest rm";
-    const PLACES: &'static [TargetKind] = &TargetKind::LOCAL_AND_NODES;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const FORM: NormalForm = NormalForm::Common;
     type Answer = RemoveAnswer;
 
@@ -139,7 +133,7 @@ impl DatasetOperation for RemoveVectors {
         attachments: Attachments<'_>,
     ) -> Result<Response<RemoveAnswer>> {
         #[cfg(feature = "nodes")]
-        if let Target::Nodes(on) = context.target {
+        if let Some(on) = context.target.on_nodes() {
             let remove = if self.index { remove_index_on_nodes } else { remove_on_nodes };
             return remove_each(context, &attachments, |name| remove(on, name).map(Some));
         }

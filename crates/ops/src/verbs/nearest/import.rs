@@ -84,7 +84,7 @@ impl ImportVectors {
 
     /// Refuses options that a target does not support.
     fn check_target(&self, place: TargetKind) -> Result<()> {
-        if place == TargetKind::Nodes {
+        if place.is_on_nodes() {
             return Ok(());
         }
         let options = [
@@ -107,7 +107,7 @@ pub(super) fn is_table(path: &Path) -> bool {
 
 impl Operation for ImportVectors {
     const NAME: &'static str = "nearest import";
-    const PLACES: &'static [TargetKind] = &TargetKind::LOCAL_AND_NODES;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const STORE: StoreUse = StoreUse::Here;
     const FORM: NormalForm = NormalForm::Common;
     type Plan = ImportPlan;
@@ -142,13 +142,13 @@ impl Operation for ImportVectors {
         _attachments: Attachments<'_>,
     ) -> Result<Response<Imported>> {
         #[cfg(feature = "nodes")]
-        if let (crate::Target::Nodes(on), ImportPlan::Vectors(file)) = (context.target, &plan) {
+        if let (Some(on), ImportPlan::Vectors(file)) = (context.target.on_nodes(), &plan) {
             let placed = (self.copies.unwrap_or(1), self.piece_bytes);
             return Ok(Response::local(import_on_nodes(on, job, &self.name, file, placed)?));
         }
         let job = context.stored(job)?;
         #[cfg(feature = "nodes")]
-        if let (crate::Target::Nodes(on), ImportPlan::Table(path)) = (context.target, &plan) {
+        if let (Some(on), ImportPlan::Table(path)) = (context.target.on_nodes(), &plan) {
             let (input, columns) = self.table(path, job);
             let placed = (self.copies.unwrap_or(1), self.piece_bytes);
             let imported = import_table_on_nodes(on, job, &self.name, (&input, &columns), placed)?;

@@ -128,7 +128,7 @@ pub enum BuiltIndex {
 
 impl Operation for IndexVectors {
     const NAME: &'static str = "nearest index";
-    const PLACES: &'static [TargetKind] = &TargetKind::LOCAL_AND_NODES;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const STORE: StoreUse = StoreUse::Here;
     const FORM: NormalForm = NormalForm::Common;
     type Plan = ();
@@ -146,7 +146,7 @@ impl Operation for IndexVectors {
             ("resume", self.resume, "a build on nodes keeps no work of an interrupted build"),
         ];
         match options.into_iter().find(|(_, is_given, _)| *is_given) {
-            Some((option, _, why)) if place == TargetKind::Nodes => {
+            Some((option, _, why)) if place.is_on_nodes() => {
                 Err(Error::UnsupportedOption { operation: Self::NAME, option, place, why })
             }
             _ => Ok(()),
@@ -166,7 +166,7 @@ impl Operation for IndexVectors {
         _attachments: Attachments<'_>,
     ) -> Result<Response<BuiltIndex>> {
         #[cfg(feature = "nodes")]
-        if let crate::Target::Nodes(on) = context.target {
+        if let Some(on) = context.target.on_nodes() {
             let IndexVectors { metric, lists, seed, .. } = *self;
             let options = Index { metric, lists, seed, copies: None, codes: None };
             let index = index_on_nodes(on, job, &self.dataset, &options)?;
@@ -194,14 +194,14 @@ impl Operation for IndexVectors {
 
 impl Operation for MeasureRecall {
     const NAME: &'static str = "nearest recall";
-    const PLACES: &'static [TargetKind] = &TargetKind::LOCAL_AND_NODES;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const STORE: StoreUse = StoreUse::Here;
     const FORM: NormalForm = NormalForm::Common;
     type Plan = Queries;
     type Answer = RecallTable;
 
     fn check(&self, _inputs: &[PathBuf], _output: Option<&Path>, place: TargetKind) -> Result<()> {
-        if self.lines && place == TargetKind::Nodes {
+        if self.lines && place.is_on_nodes() {
             let (operation, option, why) = (Self::NAME, "lines", LINES_ON_NODES);
             return Err(Error::UnsupportedOption { operation, option, place, why });
         }
@@ -220,7 +220,7 @@ impl Operation for MeasureRecall {
         _attachments: Attachments<'_>,
     ) -> Result<Response<RecallTable>> {
         #[cfg(feature = "nodes")]
-        if let crate::Target::Nodes(on) = context.target {
+        if let Some(on) = context.target.on_nodes() {
             let vectors = VectorsOnNodes::find(on, &self.dataset)?;
             let queries = queries.into_file(Self::NAME, vectors.layout.element)?;
             let table = measure_recall_on_nodes(&vectors, job, &queries, (self.sample, self.k))?;

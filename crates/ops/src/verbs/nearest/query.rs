@@ -255,7 +255,7 @@ impl Plan for QueryPlan {
 
 impl SearchVectors {
     /// Refuses options that nodes do not support.
-    fn check_on_nodes(&self) -> Result<()> {
+    fn check_on_nodes(&self, place: TargetKind) -> Result<()> {
         let single = "nodes read each list once for all queries that probe it, the strategy `batch`";
         let options = [
             ("strategy", self.strategy == Some(Strategy::Single), single),
@@ -264,8 +264,7 @@ impl SearchVectors {
         match options.into_iter().find(|(_, is_given, _)| *is_given) {
             None => Ok(()),
             Some((option, _, why)) => {
-                let (operation, place) = (Self::NAME, TargetKind::Nodes);
-                Err(Error::UnsupportedOption { operation, option, place, why })
+                Err(Error::UnsupportedOption { operation: Self::NAME, option, place, why })
             }
         }
     }
@@ -342,15 +341,15 @@ impl SearchVectors {
 
 impl Operation for SearchVectors {
     const NAME: &'static str = "nearest query";
-    const PLACES: &'static [TargetKind] = &TargetKind::LOCAL_AND_NODES;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const STORE: StoreUse = StoreUse::Here;
     const FORM: NormalForm = NormalForm::Bytes;
     type Plan = QueryPlan;
     type Answer = Found;
 
     fn check(&self, _inputs: &[PathBuf], output: Option<&Path>, place: TargetKind) -> Result<()> {
-        if place == TargetKind::Nodes {
-            self.check_on_nodes()?;
+        if place.is_on_nodes() {
+            self.check_on_nodes(place)?;
         }
         self.check_options(Self::NAME, output)
     }
@@ -358,12 +357,8 @@ impl Operation for SearchVectors {
     fn plan(&self, context: &RequestContext<'_>) -> Result<QueryPlan> {
         let queries = Queries::plan(Self::NAME, context.inputs)?;
         #[cfg(feature = "nodes")]
-        let on_nodes = match context.target {
-            crate::Target::Nodes(on) | crate::Target::Cluster(on) => {
-                Some(VectorsOnNodes::find(on, &self.dataset)?)
-            }
-            crate::Target::Local => None,
-        };
+        let on_nodes =
+            context.target.on_nodes().map(|on| VectorsOnNodes::find(on, &self.dataset)).transpose()?;
         #[cfg(feature = "nodes")]
         let needs_store = on_nodes
             .as_ref()

@@ -22,7 +22,7 @@ use crate::{error::Error, operation::explain_files, target::OnNodes};
 use crate::{
     error::Result,
     operation::{Attachments, NormalForm, Operation, Plan, RequestContext, StoreUse},
-    target::{Response, Target},
+    target::Response,
     target_kind::TargetKind,
 };
 
@@ -80,18 +80,13 @@ impl Operation for GetDataset {
     fn plan(&self, context: &RequestContext<'_>) -> Result<GetPlan> {
         context.output()?;
         let path = only(Self::NAME, context.inputs)?;
-        match context.target {
-            Target::Local => {
-                let named = dataset_of(path)?;
-                let (name, file) =
-                    named.split_once('/').map_or((named, None), |(name, file)| (name, Some(file)));
-                Ok(GetPlan::Here(name.to_string(), file.map(str::to_string)))
-            }
-            #[cfg(feature = "nodes")]
-            Target::Nodes(on) | Target::Cluster(on) => {
-                Ok(GetPlan::Nodes(on.clone(), Box::new(only_file_on_nodes(on, path)?)))
-            }
+        #[cfg(feature = "nodes")]
+        if let Some(on) = context.target.on_nodes() {
+            return Ok(GetPlan::Nodes(on.clone(), Box::new(only_file_on_nodes(on, path)?)));
         }
+        let named = dataset_of(path)?;
+        let (name, file) = named.split_once('/').map_or((named, None), |(name, file)| (name, Some(file)));
+        Ok(GetPlan::Here(name.to_string(), file.map(str::to_string)))
     }
 
     fn run(

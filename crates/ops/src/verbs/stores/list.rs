@@ -6,10 +6,12 @@ use inshore_store::{DatasetSummary, Execution};
 use serde::{Deserialize, Serialize};
 
 use super::dataset_of;
+#[cfg(feature = "nodes")]
+use crate::target::OnNodes;
 use crate::{
-    error::{Error, Result},
+    error::Result,
     operation::{Attachments, DatasetOperation, NormalForm, RequestContext},
-    target::{Response, Target},
+    target::Response,
     target_kind::TargetKind,
 };
 
@@ -93,35 +95,36 @@ impl DatasetOperation for ListDatasets {
         job: &Execution,
         _attachments: Attachments<'_>,
     ) -> Result<Response<ListAnswer>> {
-        match context.target {
-            Target::Local => {
-                let datasets = context.stored(job)?.store().list()?.into_iter().map(Listed::from).collect();
-                Ok(Response::local(ListAnswer { datasets, notes: Vec::new() }))
-            }
-            #[cfg(feature = "nodes")]
-            Target::Nodes(on) | Target::Cluster(on) => {
-                let catalog = on.nodes.catalog()?;
-                let wholes = catalog.wholes()?;
-                let fault =
-                    |whole: &DistributedFile| Some(format!("{}: {}", whole.title, whole.fault.as_ref()?));
-                let lost = catalog.lost().iter().map(|(_, why)| why.to_string());
-                let notes = wholes.iter().filter_map(fault).chain(lost).collect();
-                let listed = |whole: &DistributedFile| Listed {
-                    name: whole.title.clone(),
-                    kind: whole.kind.clone(),
-                    bytes: whole.bytes(),
-                    here: None,
-                    spread: Some(ListedSpread {
-                        pieces: whole.pieces.len(),
-                        copies: whole.copies(),
-                        nodes: whole.nodes(&on.nodes).into_iter().map(str::to_string).collect(),
-                    }),
-                    dataset: whole.dataset.clone(),
-                };
-                Ok(Response::local(ListAnswer { datasets: wholes.iter().map(listed).collect(), notes }))
-            }
+        #[cfg(feature = "nodes")]
+        if let Some(on) = context.target.on_nodes() {
+            return Ok(Response::local(list_on_nodes(on)?));
         }
+        let datasets = context.stored(job)?.store().list()?.into_iter().map(Listed::from).collect();
+        Ok(Response::local(ListAnswer { datasets, notes: Vec::new() }))
     }
+}
+
+/// Lists the files of nodes.
+#[cfg(feature = "nodes")]
+fn list_on_nodes(on: &OnNodes) -> Result<ListAnswer> {
+    let catalog = on.nodes.catalog()?;
+    let wholes = catalog.wholes()?;
+    let fault = |whole: &DistributedFile| Some(format!("{}: {}", whole.title, whole.fault.as_ref()?));
+    let lost = catalog.lost().iter().map(|(_, why)| why.to_string());
+    let notes = wholes.iter().filter_map(fault).chain(lost).collect();
+    let listed = |whole: &DistributedFile| Listed {
+        name: whole.title.clone(),
+        kind: whole.kind.clone(),
+        bytes: whole.bytes(),
+        here: None,
+        spread: Some(ListedSpread {
+            pieces: whole.pieces.len(),
+            copies: whole.copies(),
+            nodes: whole.nodes(&on.nodes).into_iter().map(str::to_string).collect(),
+        }),
+        dataset: whole.dataset.clone(),
+    };
+    Ok(ListAnswer { datasets: wholes.iter().map(listed).collect(), notes })
 }
 
 /// Removes the datasets of the inputs. If a dataset cannot be removed, the error is reported, and the other
@@ -183,9 +186,10 @@ pub(in crate::verbs) fn remove_dataset(
     job: &Execution,
     name: &str,
 ) -> Result<Option<usize>> {
-    match context.target {
-        Target::Local => context.stored(job)?.store().remove(name).map(|()| None).map_err(Error::from),
-        #[cfg(feature = "nodes")]
-        Target::Nodes(on) | Target::Cluster(on) => on.nodes.remove(name).map(Some).map_err(Error::from),
+    #[cfg(feature = "nodes")]
+    if let Some(on) = context.target.on_nodes() {
+        return Ok(Some(on.nodes.remove(name)?));
     }
+    context.stored(job)?.store().remove(name)?;
+    Ok(None)
 }

@@ -19,7 +19,7 @@ use super::{BUFFER_BYTES, only};
 use crate::{
     error::{Error, Result},
     operation::{Attachments, DatasetOperation, NormalForm, RequestContext},
-    target::{Response, Target},
+    target::Response,
     target_kind::TargetKind,
 };
 #[cfg(feature = "nodes")]
@@ -96,10 +96,10 @@ impl DatasetOperation for PutDataset {
             TargetKind::Local if self.copies.is_some_and(|copies| !(1..=2).contains(&copies)) => {
                 Some(("copies", "expected 1 or 2 on the devices of one store; more copies need nodes"))
             }
-            TargetKind::Nodes | TargetKind::Cluster if self.append => {
+            place if place.is_on_nodes() && self.append => {
                 Some(("append", "a dataset on nodes is written once, and kept in copies"))
             }
-            TargetKind::Nodes | TargetKind::Cluster if self.parity.is_some() => {
+            place if place.is_on_nodes() && self.parity.is_some() => {
                 Some(("parity", "a dataset on nodes is written once, and kept in copies"))
             }
             _ => None,
@@ -119,11 +119,11 @@ impl DatasetOperation for PutDataset {
         _attachments: Attachments<'_>,
     ) -> Result<Response<PutAnswer>> {
         let file = only(Self::VERB, context.inputs)?;
-        match context.target {
-            Target::Local => Ok(Response::local(self.put_here(context.stored(job)?, file)?)),
-            #[cfg(feature = "nodes")]
-            Target::Nodes(on) | Target::Cluster(on) => Ok(Response::local(self.put_on_nodes(on, job, file)?)),
+        #[cfg(feature = "nodes")]
+        if let Some(on) = context.target.on_nodes() {
+            return Ok(Response::local(self.put_on_nodes(on, job, file)?));
         }
+        Ok(Response::local(self.put_here(context.stored(job)?, file)?))
     }
 }
 
