@@ -92,7 +92,10 @@ impl From<Error> for inshore_sql::Error {
     fn from(error: Error) -> inshore_sql::Error {
         match error {
             Error::Table(error) => error.into(),
-            Error::Nodes(NodesError::Store(error)) => error.into(),
+            Error::Nodes(NodesError::Store(error))
+            | Error::Stages(DriverError::Store(error) | DriverError::Nodes(NodesError::Store(error))) => {
+                error.into()
+            }
             Error::Nodes(error) => inshore_sql::Error::Nodes(error.to_string()),
             error @ Error::Stages(_) => inshore_sql::Error::Nodes(error.to_string()),
             unfit @ Error::Unfit { .. } => inshore_sql::Error::Query(unfit.to_string()),

@@ -823,9 +823,6 @@ fn assert_same(one: &Normal, other: &Normal, title: &str) {
     }
 }
 
-/// The operations whose rows of the table below meet on the nodes of a cluster, by SQL.
-const IN_STAGES: [&str; 2] = ["count values", "reduce"];
-
 #[test]
 fn every_operation_gives_the_same_answer_at_every_target_or_is_refused() {
     let setup = Setup::new();
@@ -860,8 +857,12 @@ fn every_operation_gives_the_same_answer_at_every_target_or_is_refused() {
                 let (written, answer) = setup.run(entry, &row, place);
                 // A sort on a cluster tells of its stages instead. A query tells of both.
                 let sorts = place == TargetKind::Cluster && entry.name == "sort";
-                let has_keys = entry.name != "reduce" || row.request["by"].is_array();
-                let groups = place == TargetKind::Cluster && IN_STAGES.contains(&entry.name) && has_keys;
+                let has_keys = match entry.name {
+                    "sql" => row.request["query"].as_str().is_some_and(|query| query.contains("GROUP BY")),
+                    "reduce" => row.request["by"].is_array(),
+                    name => name == "count values",
+                };
+                let groups = place == TargetKind::Cluster && has_keys;
                 assert_eq!(answer["jobs"][0]["stages"].is_array(), sorts || groups, "{title}: {answer}");
                 let tells_of_nodes = place != TargetKind::Local && !sorts && entry.form != NormalForm::Common;
                 assert_eq!(answer["nodes"].is_array(), tells_of_nodes, "{title}: {answer}");
