@@ -409,7 +409,11 @@ fn context() -> Context {
 /// The code of stages in this process: a test program is no child process of a node.
 fn works_in_stages() -> Vec<Arc<dyn inshore_stages::StageWork>> {
     let queries = queries::StageQueries(queries::QueryStages);
-    vec![Arc::new(inshore_ops::sorting::StageSort), Arc::new(queries)]
+    vec![
+        Arc::new(inshore_ops::sorting::StageSort),
+        Arc::new(inshore_ops::graph_stages::StageGraphs),
+        Arc::new(queries),
+    ]
 }
 
 impl Setup {
