@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 from inshore import _native
 from inshore.errors import FeatureError, InputError, InshoreError, NodeError
 from inshore.nodes import Nodes, serve
-from inshore.results import StrPath
+from inshore.results import Result, StrPath
+from inshore.sources import Inputs
+from inshore.verbs.target import whole
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -265,6 +267,64 @@ class Cluster(Nodes):
     ) -> None:
         """Close the cluster."""
         self.close()
+
+    def pagerank(
+        self,
+        edges: str,
+        *,
+        iterations: int = 10,
+        damping: float = 0.85,
+        tolerance: float = 0.0,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> Result:
+        r"""Rank the vertices of a graph whose edges are a dataset, as `Graph.pagerank` does on one machine.
+
+        The nodes exchange one sum for each vertex in each iteration. The ranks are those of an import of the
+        edges and `Graph.pagerank`, bit for bit.
+
+        Parameters
+        ----------
+        edges : str
+            The dataset: text with two ids on each line, as for `Store.import_edges`.
+        iterations : int, default 10
+            The number of iterations, at most 100.
+        damping : float, default 0.85
+            The probability to follow an edge.
+        tolerance : float, default 0.0
+            Stop early when the sum of all rank changes in an iteration is at most this value.
+        memory, threads
+            The budget of this machine; see `Graph`. The memory of the job on each node is `node_memory` of
+            `cluster`.
+
+        Returns
+        -------
+        Result
+            Columns ``vertex`` (uint64) and ``rank`` (float64), in the order of vertices. If it is written to
+            ``"store:NAME"``, the rows are lines of CSV that stay on the nodes.
+
+        Raises
+        ------
+        InputError
+            If the dataset is no text of edges, and for an invalid option.
+        NodeError
+            If the job fails, for example since the edges do not fit in the memory of the nodes.
+
+        Examples
+        --------
+        >>> with inshore.serve(store) as agent, inshore.cluster(nodes=agent.address) as cluster:
+        ...     _ = Path("links.txt").write_text("1 2\n3 2\n2 1\n")
+        ...     _ = cluster.put("links.txt", memory="32MiB")
+        ...     ranks = cluster.pagerank("links.txt", memory="32MiB").table()
+        ...     [round(rank, 3) for rank in ranks["rank"].to_pylist()]
+        [0.494, 0.456, 0.05]
+        """
+        fields = {
+            "iterations": whole("iterations", iterations, 2**32 - 1),
+            "damping": damping,
+            "tolerance": tolerance,
+        }
+        return self._result("graph pagerank", fields, Inputs(edges, "edges"), (memory, threads), gives="rows")
 
     def close(self) -> None:
         """End the actors that `cluster` started. Datasets stay in the stores of the nodes.

@@ -131,6 +131,24 @@ def test_verbs_without_an_exchange_run_on_a_cluster_as_on_nodes(
     assert "jobs" not in counted.summary
 
 
+def test_a_cluster_ranks_as_one_machine_does(tmp_path: Path, cluster: inshore.Cluster) -> None:
+    random = np.random.default_rng(11)
+    path = tmp_path / "links.txt"
+    path.write_text("".join(f"{source} {target}\n" for source, target in random.integers(0, 900, (6_000, 2))))
+    cluster.put(path, piece="16KiB", memory=BUDGET)
+    graph = inshore.Store(tmp_path / "here").import_edges(path, name="links", memory=BUDGET)
+    expected = graph.pagerank(iterations=7, memory=BUDGET).table()
+    ranks = cluster.pagerank("links.txt", iterations=7, memory=BUDGET)
+    assert ranks.table().equals(expected)
+    assert ranks.summary["supersteps"] == 7
+    written = cluster.pagerank("links.txt", iterations=7, memory=BUDGET).write(tmp_path / "ranks.parquet")
+    assert written.rows == expected.num_rows
+    cluster.pagerank("links.txt", memory=BUDGET).write("store:ranks.csv")
+    assert "store:ranks.csv" in [listed["name"] for listed in cluster.ls()]
+    with pytest.raises(inshore.InputError, match="iterations does not work"):
+        cluster.pagerank("links.txt", iterations=101, memory=BUDGET).table()
+
+
 def test_what_a_cluster_lacks_is_refused_by_name(lines: Path, cluster: inshore.Cluster) -> None:
     cluster.put(lines, memory=BUDGET)
     with pytest.raises(inshore.InputError, match="`search`: walk does not work with a cluster"):

@@ -25,10 +25,10 @@ use crate::{
 
 /// The time after which a living node must have noticed that its client or another node was killed: two keepalive
 /// intervals, and the delay of a busy machine.
-const NOTICED: Duration = Duration::from_secs(25);
+pub const NOTICED: Duration = Duration::from_secs(25);
 
 /// A random number generator (splitmix64).
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -38,7 +38,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    fn below(&mut self, limit: u64) -> u64 {
+    pub fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
 }
@@ -98,7 +98,7 @@ fn left(folder: &Folder, named: &str, stores: &[String], credentials: &str) -> V
 }
 
 /// Starts nodes without a log: nobody reads their standard error, and a full pipe would stop them.
-fn cluster(folder: &Folder, count: usize) -> (Vec<Node>, String) {
+pub fn cluster(folder: &Folder, count: usize) -> (Vec<Node>, String) {
     let nodes: Vec<Node> =
         (0..count).map(|node| Node::start(folder, &format!("node{node}"), "--log none")).collect();
     let named = named(&nodes);

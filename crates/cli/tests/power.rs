@@ -123,6 +123,13 @@ fn inputs() -> Files {
         ("packed.gz", file(PRIVATE, gzip(lines().as_bytes()))),
         ("table.csv", file(0o644, format!("town,amount\n{}", rows.collect::<String>()))),
         ("reads.fa", file(0o644, format!(">one\n{}\n", bases.collect::<String>()))),
+        (
+            "links.txt",
+            file(
+                0o644,
+                (0..300).map(|edge| format!("{} {}\n", edge % 17, edge * 31 % 90)).collect::<String>(),
+            ),
+        ),
         ("query.sql", file(0o644, "SELECT town, sum(amount) AS sum FROM 'table.csv' GROUP BY town")),
         ("near.sql", file(0o644, "SELECT town, sum(amount) AS sum FROM 'store:table.csv' GROUP BY town")),
         ("lines.wasm", file(0o644, kernels::lines())),
@@ -241,6 +248,7 @@ fn cases_on_nodes() -> Vec<Case> {
     vec![
         near("sort", &["--output"], "store:lines.txt -o out.txt --json", &["out.txt"]),
         near("cluster sort", &["--output"], "store:lines.txt -o out.txt --json", &["out.txt"]),
+        near("cluster pagerank", &["--output"], "store:links.txt -o out.csv --json", &["out.csv"]),
         near("reduce", &["--output"], "store:table.csv --by town --count -o out.csv --json", &["out.csv"]),
         near("count values", &["--output"], "store:table.csv --column town -o out.csv --json", &["out.csv"]),
         near("count words", &["--output"], "store:lines.txt -o out.csv --json", &["out.csv"]),
@@ -320,7 +328,7 @@ impl Trial {
 
     fn with_node(self) -> Trial {
         let node = Node::start_with(&self.folder, "node", "1GiB", "--log none");
-        for name in ["lines.txt", "table.csv", "reads.fa"] {
+        for name in ["lines.txt", "table.csv", "reads.fa", "links.txt"] {
             self.folder.run(&format!("store put {name} --node {}", node.address)).ok();
         }
         Trial { node: Some(node), ..self }

@@ -6,6 +6,7 @@
 mod answers;
 mod calls;
 mod cluster;
+mod cluster_graphs;
 mod cluster_sql;
 mod deadlines;
 mod drives;

@@ -49,7 +49,7 @@ pub use algorithms::{
     clustering::{ClusteringOptions, clustering},
     communities::{CommunitiesOptions, communities},
     components::{ComponentsOptions, components},
-    pagerank::{PageRankOptions, pagerank},
+    pagerank::{PageRankOptions, RankArithmetic, check_options, pagerank},
     sssp::{SsspOptions, sssp},
 };
 pub use answer::{Answer, Rows, Summary};
@@ -57,6 +57,6 @@ pub use error::{Error, Result};
 pub use export::export;
 pub use generate::{Kronecker, generate};
 pub use graph::{Graph, GraphInfo, SMALLEST_BUDGET_BYTES, VERTICES_MAX, list};
-pub use import::{EdgeFormat, ImportOptions, import};
+pub use import::{EdgeFormat, ImportOptions, check_edge_text, edges_of_lines, import};
 pub use program::{SearchProgram, VertexId, VertexProgram};
 pub use tuning::{Regime, Step, Tuning};

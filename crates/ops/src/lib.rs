@@ -49,6 +49,8 @@ pub mod commands;
 mod error;
 #[cfg(feature = "nodes")]
 mod files;
+#[cfg(all(feature = "nodes", feature = "graph"))]
+pub mod graph_stages;
 #[cfg(feature = "nodes")]
 mod job_memory;
 #[cfg(feature = "nodes")]
@@ -174,6 +176,8 @@ fn stages_with(
 ) -> inshore_kernel::TaskHandlers {
     let works_in_stages: Vec<std::sync::Arc<dyn inshore_stages::StageWork>> = vec![
         std::sync::Arc::new(sorting::StageSort),
+        #[cfg(feature = "graph")]
+        std::sync::Arc::new(graph_stages::StageGraphs),
         #[cfg(feature = "sql")]
         std::sync::Arc::new(queries::StageQueries(queries)),
     ];

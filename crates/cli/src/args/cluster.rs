@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+#[cfg(feature = "graph")]
+use inshore::graph::PageRankOptions;
 
 #[cfg(feature = "sql")]
 use super::Sql;
@@ -41,6 +43,8 @@ Examples:
   inshore cluster status --node a.lan,b.lan,c.lan --credentials client-laptop.json
   inshore cluster status --node a.lan,b.lan --json | jq '.[] | [.node, .runs_stages]'")]
     Status,
+    #[cfg(feature = "graph")]
+    Pagerank(PagerankOnCluster),
 }
 
 /// Sort lines or records of datasets, with an exchange of rows between the nodes
@@ -77,4 +81,37 @@ pub struct SortOnCluster {
     /// Keep only the first of equal lines, or of records with equal keys
     #[arg(short, long)]
     pub unique: bool,
+}
+
+/// Rank the vertices of a graph whose edges are datasets, with an exchange of messages between the nodes
+///
+/// The input is a list of edges as text: two vertex ids on each line, as for graph import. Each node keeps a part of the
+/// vertices with their edges, and sends the others one sum for each vertex in each iteration. The ranks are those of
+/// graph import and graph pagerank, in the same order. With -o store:NAME they are lines of CSV in a dataset whose pieces
+/// stay on the nodes; otherwise they are a file of this machine: .parquet, .arrow or .csv.
+///
+/// The edges of a part must fit in the memory that each node gives the job: half of its memory, or --node-memory.
+#[cfg(feature = "graph")]
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore cluster pagerank store:links.txt -o ranks.parquet --node a.lan,b.lan,c.lan
+  inshore cluster pagerank store:links.txt --iterations 30 --tolerance 1e-9 -o ranks.csv --node a.lan,b.lan
+  inshore cluster pagerank store:links.txt -o store:ranks.csv --node a.lan,b.lan,c.lan")]
+pub struct PagerankOnCluster {
+    /// Dataset of edges: store:NAME
+    #[arg(value_name = "EDGES")]
+    pub edges: PathBuf,
+    /// The dataset (store:NAME) or file to write; - is CSV on standard output
+    #[arg(short, long, value_name = "OUTPUT")]
+    pub output: PathBuf,
+    /// Number of iterations, at most 100
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub iterations: u32,
+    /// Probability of following a link
+    #[arg(long, value_name = "D", default_value_t = PageRankOptions::default().damping)]
+    pub damping: f64,
+    /// Stop early, once the changes of all ranks in an iteration sum to at most T
+    #[arg(long, value_name = "T", default_value_t = PageRankOptions::default().tolerance)]
+    pub tolerance: f64,
 }

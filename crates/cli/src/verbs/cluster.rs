@@ -2,6 +2,8 @@
 
 use anyhow::{Result, bail};
 
+#[cfg(feature = "graph")]
+use super::graph::algorithms::pagerank_on_cluster;
 use super::sort::{reduce, sort_as};
 use crate::{
     args::{ClusterCommand, GlobalOptions, Sort, SortOnCluster},
@@ -27,5 +29,7 @@ pub fn cluster(options: GlobalOptions, command: ClusterCommand) -> Result<bool> 
         ClusterCommand::Reduce(arguments) => reduce(options, &arguments).map(|()| true),
         #[cfg(feature = "sql")]
         ClusterCommand::Sql(arguments) => super::sql::sql(options, &arguments).map(|()| true),
+        #[cfg(feature = "graph")]
+        ClusterCommand::Pagerank(arguments) => pagerank_on_cluster(options, &arguments).map(|()| true),
     }
 }

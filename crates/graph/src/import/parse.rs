@@ -58,9 +58,7 @@ pub(super) fn text<E: EdgeOperation>(
         let expected = if weighted { WITH_WEIGHT } else { TWO_IDS };
         let (source, destination) = (fields.id(expected)?, fields.id(expected)?);
         let weight = if weighted { fields.weight(expected)? } else { 1.0 };
-        if !fields.0.is_empty() && fields.count() > FIELDS_MAX - 2 - weighted as usize {
-            return Err(LineFault { expected: format!("at most {FIELDS_MAX} fields"), found: None }.into());
-        }
+        check_more_fields(&fields, FIELDS_MAX - 2 - weighted as usize)?;
         Ok(lane.edge(source, destination, weight)?)
     })?;
     match header.get() {
@@ -73,6 +71,80 @@ pub(super) fn text<E: EdgeOperation>(
             metis.refuse_if_it_is(job, input, number)
         }
         _ => Ok(()),
+    }
+}
+
+/// Checks that the first bytes of a text may be those of a list of edges: see [`edges_of_lines`]. `name` is the name by
+/// which errors call the text.
+///
+/// # Errors
+/// Returns [`Error::BadInput`] if the text is in the format Matrix Market.
+pub fn check_edge_text(name: &str, head: &[u8]) -> Result<()> {
+    let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
+    if !is_matrix_market(head) {
+        return Ok(());
+    }
+    let (found, expected) = ("a Matrix Market file".to_string(), "an edge list".to_string());
+    Err(Error::BadInput { place: name.to_string(), found, expected })
+}
+
+/// Passes the edges of complete lines to `each`, as an import of text reads them: two ids on each line, and at most two
+/// more fields, which are ignored. Comments and empty lines are skipped. `name` and `first_line` are the name of the text
+/// and the number of the first of these lines, for errors.
+///
+/// ```
+/// let mut edges = Vec::new();
+/// inshore_graph::edges_of_lines("web", 1, b"# a comment\n1 2\n2\t3\t0.5\n", |source, target| {
+///     edges.push((source, target));
+///     Ok::<(), inshore_graph::Error>(())
+/// })?;
+/// assert_eq!(edges, [(1, 2), (2, 3)]);
+/// # Ok::<(), inshore_graph::Error>(())
+/// ```
+///
+/// # Errors
+/// - Returns [`Error::BadInput`] if a line is malformed. The error names the text and the line.
+/// - Returns the errors of `each`.
+pub fn edges_of_lines<E: From<Error>>(
+    name: &str,
+    first_line: u64,
+    lines: &[u8],
+    mut each: impl FnMut(u64, u64) -> std::result::Result<(), E>,
+) -> std::result::Result<(), E> {
+    let (mut rest, mut number) = (lines, first_line);
+    while !rest.is_empty() {
+        if let Some((source, target, used)) = two_ids(rest) {
+            each(source, target)?;
+            (rest, number) = (&rest[used..], number + 1);
+            continue;
+        }
+        let line;
+        (line, rest) = cut_line(rest);
+        if !is_comment(line) {
+            let (source, target) = ids_of_line(line).map_err(|LineFault { expected, found }| {
+                let found = found.unwrap_or_else(|| shown(line));
+                Error::BadInput { place: format!("{name}:{number}"), found, expected }
+            })?;
+            each(source, target)?;
+        }
+        number += 1;
+    }
+    Ok(())
+}
+
+/// Parses the ids of a line that may have more fields.
+fn ids_of_line(line: &[u8]) -> std::result::Result<(u64, u64), LineFault> {
+    let mut fields = Fields(line);
+    let ids = (fields.id(TWO_IDS)?, fields.id(TWO_IDS)?);
+    check_more_fields(&fields, FIELDS_MAX - 2)?;
+    Ok(ids)
+}
+
+/// Refuses a line with more than `max` further fields.
+fn check_more_fields(fields: &Fields<'_>, max: usize) -> std::result::Result<(), LineFault> {
+    match fields.0.is_empty() || fields.count() <= max {
+        true => Ok(()),
+        false => Err(LineFault { expected: format!("at most {FIELDS_MAX} fields"), found: None }),
     }
 }
 

@@ -38,18 +38,39 @@ pub fn pagerank(options: GlobalOptions, arguments: &args::Pagerank) -> Result<()
         tuning: arguments.asked.tuning(),
         ..arguments.how.options()
     };
-    let sentence = |vertices: u64, summary: &Summary| {
-        let supersteps = summary.supersteps;
-        if let Some(error) = summary.error_max {
-            return format!(
-                "ranks of {vertices} vertices after {supersteps} supersteps, all together within {error:.1e} of converged ones"
-            );
-        }
-        let change =
-            summary.last_change.map(|change| format!(", the last of which changed them by {change:.1e}"));
-        format!("ranks of {vertices} vertices after {supersteps} iterations{}", change.unwrap_or_default())
+    answer(options, algorithm, &arguments.asked, TopContents::Rows(Order::Descending(1)), ranked)
+}
+
+/// Returns the sentence about computed ranks.
+fn ranked(vertices: u64, summary: &Summary) -> String {
+    let supersteps = summary.supersteps;
+    if let Some(error) = summary.error_max {
+        return format!(
+            "ranks of {vertices} vertices after {supersteps} supersteps, all together within {error:.1e} of converged ones"
+        );
+    }
+    let change =
+        summary.last_change.map(|change| format!(", the last of which changed them by {change:.1e}"));
+    format!("ranks of {vertices} vertices after {supersteps} iterations{}", change.unwrap_or_default())
+}
+
+/// Computes ranks on a cluster.
+#[cfg(feature = "nodes")]
+pub fn pagerank_on_cluster(options: GlobalOptions, arguments: &args::PagerankOnCluster) -> Result<()> {
+    let args::PagerankOnCluster { edges, output, iterations, damping, tolerance } = arguments;
+    check_stdout_is_free(&options, output)?;
+    let algorithm = PageRankOptions {
+        iterations: Some(*iterations),
+        damping: *damping,
+        tolerance: *tolerance,
+        ..PageRankOptions::default()
     };
-    answer(options, algorithm, &arguments.asked, TopContents::Rows(Order::Descending(1)), sentence)
+    let request = Request::new(algorithm, [edges]).to(output);
+    operations::run(options, &request)?.tell(|report, done| {
+        let AlgorithmAnswer { summary, vertices } = &done.answer;
+        let sentence = ranked(*vertices, summary) + &crate::report::outcome::written(output);
+        Outcome { sentence_aside: true, ..Outcome::new("cluster pagerank", report, done, sentence) }
+    })
 }
 
 pub fn bfs(options: GlobalOptions, arguments: &args::Bfs) -> Result<()> {

@@ -8,6 +8,7 @@
 //!
 //! With a tolerance per vertex, ranks converge vertex by vertex instead: see `deltas.rs`.
 
+mod arithmetic;
 mod deltas;
 
 use std::{sync::Arc, time::Duration};
@@ -17,6 +18,8 @@ use arrow_schema::{DataType, Field, Schema};
 use inshore_store::Job;
 use serde::{Deserialize, Serialize};
 
+use self::arithmetic::ONE;
+pub use self::arithmetic::RankArithmetic;
 use crate::{
     Answer, Error, Graph, Result, Summary, Tuning,
     answer::VertexRows,
@@ -81,17 +84,9 @@ impl PageRankOptions {
     }
 }
 
-/// 1.0 in fixed point.
-const ONE: u64 = 1 << 62;
-
-fn times(a: u64, b: u64) -> u64 {
-    ((a as u128 * b as u128 + (ONE / 2) as u128) >> 62) as u64
-}
-
 #[derive(Clone)]
 struct PageRank {
-    vertices: u64,
-    damping: u64,
+    arithmetic: RankArithmetic,
     /// The part of each new rank that does not depend on the vertex's edges: it comes from random jumps and from
     /// vertices without out-edges.
     base: u64,
@@ -104,7 +99,7 @@ impl StepProgram for PageRank {
     const EVERY_VERTEX: bool = true;
 
     fn edge_program(&self, _vertex: u32, rank: &u64, degree: u32) -> Option<u64> {
-        Some((rank + degree as u64 / 2) / degree as u64)
+        Some(self.arithmetic.share(*rank, degree))
     }
 
     fn reduce(&self, a: u64, b: u64) -> u64 {
@@ -112,7 +107,7 @@ impl StepProgram for PageRank {
     }
 
     fn finalize(&self, _vertex: u32, sum: u64, _rank: &u64) -> u64 {
-        self.base + times(self.damping, sum)
+        self.arithmetic.rank(self.base, sum)
     }
 
     fn is_active(&self, _vertex: u32, _new: &u64, _old: &u64) -> bool {
@@ -124,7 +119,7 @@ impl StepProgram for PageRank {
     }
 
     fn set_aggregate(&mut self, dangling: u64) {
-        self.base = (ONE - self.damping + times(self.damping, dangling)) / self.vertices;
+        self.base = self.arithmetic.base(dangling);
     }
 
     fn change(&self, new: &u64, old: &u64) -> u64 {
@@ -146,18 +141,14 @@ impl StepProgram for PageRank {
 /// The function also fails if an I/O operation fails, stored data is damaged, or the job was cancelled.
 pub fn pagerank(graph: &Graph, job: &Job, options: &PageRankOptions) -> Result<Answer> {
     check_budget(job, "PageRank")?;
-    check_damping(options.damping)?;
-    if options.tolerance.is_nan() || options.tolerance < 0.0 {
-        let (found, expected) = (options.tolerance.to_string(), "0 or more".to_string());
-        return Err(Error::BadOption { option: "tolerance", found, expected });
-    }
+    check_options(options)?;
     if let Some(vertex_tolerance) = options.vertex_tolerance {
         return deltas::pagerank(graph, job, options, vertex_tolerance);
     }
     let (vertices, iterations) = (graph.vertices(), options.iterations_max());
-    let damping = (options.damping * ONE as f64) as u64;
-    let mut program = PageRank { vertices, damping, base: 0 };
-    let start = |_| ONE / vertices;
+    let arithmetic = RankArithmetic::new(vertices, options.damping)?;
+    let mut program = PageRank { arithmetic, base: 0 };
+    let start = |_| arithmetic.start();
     let question = (iterations, options.damping, options.tolerance);
     let mut checkpoints = Checkpoints::new(graph, job, options.resume, "graph pagerank", question)?;
     let kept_bytes = checkpoints.bytes::<u64>(vertices);
@@ -180,12 +171,12 @@ pub fn pagerank(graph: &Graph, job: &Job, options: &PageRankOptions) -> Result<A
             break;
         }
         let done = engine.superstep(&mut program, Superstep::new(&Frontier::All, FrontierCollection::No))?;
-        let change = done.change as f64 / ONE as f64;
+        let change = RankArithmetic::to_f64(done.change);
         last_change = Some(change);
         engine.save(&mut checkpoints, &Frontier::All, [iteration.into(), change.to_bits()])?;
     }
     let summary = Summary { last_change, ..engine.summary() };
-    answer(graph, job, summary, engine.into_stream()?, checkpoints, |rank| *rank as f64 / ONE as f64)
+    answer(graph, job, summary, engine.into_stream()?, checkpoints, |rank| RankArithmetic::to_f64(*rank))
 }
 
 /// Makes a row for each vertex with the rank that its state encodes.
@@ -206,6 +197,19 @@ fn answer<S: State>(
     };
     let rows = VertexRows::stream(graph, job, schema, states, column)?;
     Ok(Answer { summary, rows: rows.kept(checkpoints) })
+}
+
+/// Checks the damping and the tolerance.
+///
+/// # Errors
+/// Returns [`Error::BadOption`] if an option is out of its range.
+pub fn check_options(options: &PageRankOptions) -> Result<()> {
+    check_damping(options.damping)?;
+    if options.tolerance.is_nan() || options.tolerance < 0.0 {
+        let (found, expected) = (options.tolerance.to_string(), "0 or more".to_string());
+        return Err(Error::BadOption { option: "tolerance", found, expected });
+    }
+    Ok(())
 }
 
 /// Checks the damping.

@@ -1,0 +1,160 @@
+//! Tests of graph algorithms on a cluster. Each result is compared with that of an import and the same algorithm on one
+//! machine, byte for byte.
+
+use std::{fmt::Write as _, fs, time::Duration};
+
+use rustix::process::Signal;
+
+use crate::{
+    cluster::{AT_ONCE, NOTICED, Random, cluster, named, nothing_is_left, stores},
+    util::Folder,
+};
+
+/// Returns `edges` edges between `vertices` ids, with comments, loops, equal edges, ids of 64 bits, vertices without
+/// out-edges, and fields that are no ids.
+fn edges(vertices: u64, edges: u64, seed: u64) -> String {
+    let mut random = Random(seed);
+    let mut text = "# source target\n\n".to_string();
+    for number in 0..edges {
+        // Few vertices have most edges, and a third of the vertices has none that leaves it.
+        let (one, other) = (random.below(vertices), random.below(vertices));
+        let source = one.min(other) / 3 * 3 + random.below(2);
+        let target = match number % 16 {
+            0 => source,
+            _ => random.below(vertices).min(random.below(vertices)),
+        };
+        let id = |vertex: u64| if vertex % 7 == 5 { u64::MAX - vertex } else { vertex };
+        match number % 5 {
+            0 => writeln!(text, "{}\t{}", id(source), id(target)),
+            1 => writeln!(text, "{},{}", id(source), id(target)),
+            2 => writeln!(text, " {}  {} 0.5", id(source), id(target)),
+            3 => write!(text, "{} {}\r\n", id(source), id(target)),
+            _ => writeln!(text, "{} {}\n{} {}", id(source), id(target), id(source), id(target)),
+        }
+        .unwrap();
+    }
+    text + "5 5"
+}
+
+/// Imports a file as a graph, and ranks its vertices here and on a cluster.
+fn check(folder: &Folder, named: &str, file: &str, words: &str, endings: &[&str]) {
+    for ending in endings {
+        folder.run(&format!("graph pagerank {file} -o here.{ending} {words} --quiet")).ok();
+        let there = format!("cluster pagerank store:{file} -o there.{ending} {words} --node {named} --quiet");
+        folder.run(&there).ok();
+        let read = |name: &str| fs::read(folder.path(&format!("{name}.{ending}"))).unwrap();
+        assert!(read("there") == read("here"), "the ranks of {file} {words} differ in {ending}");
+    }
+}
+
+fn put(folder: &Folder, named: &str, file: &str, content: String, words: &str) {
+    folder.write(file, content);
+    folder.run(&format!("graph import {file} --name {file} --quiet")).ok();
+    folder.run(&format!("store put {file} --node {named} --quiet {words}")).ok();
+}
+
+#[test]
+fn vertices_are_ranked_on_a_cluster_as_on_one_machine() {
+    for count in [1, 3] {
+        let folder = Folder::new();
+        let (_nodes, named) = cluster(&folder, count);
+        put(&folder, &named, "links", edges(3_000, 20_000, 1), "--piece 64KiB");
+        check(&folder, &named, "links", "", &["parquet", "csv", "arrow"]);
+        for words in
+            ["--iterations 0", "--iterations 1", "--iterations 2 --damping 1", "--iterations 3 --damping 0"]
+        {
+            check(&folder, &named, "links", words, &["csv"]);
+        }
+        // The ranks are settled after some iterations, and the last stages change nothing.
+        check(&folder, &named, "links", "--iterations 30 --tolerance 1e-3", &["csv"]);
+        let said = folder.run(&format!(
+            "cluster pagerank store:links -o there.csv --iterations 30 --tolerance 1e-3 --node {named} --json"
+        ));
+        let there = said.ok().json();
+        let said = folder.run("graph pagerank links -o here.csv --iterations 30 --tolerance 1e-3 --json");
+        let here = said.ok().json();
+        for field in ["supersteps", "last_change"] {
+            assert_eq!(there["summary"][field], here["summary"][field], "{there}");
+        }
+        assert!(there["summary"]["supersteps"].as_u64().unwrap() < 30, "{there}");
+        // A dataset has the bytes of a file of CSV.
+        folder.run("graph pagerank links -o here.csv --quiet").ok();
+        folder.run(&format!("cluster pagerank store:links -o store:ranks.csv --node {named} --quiet")).ok();
+        folder.run(&format!("store get ranks.csv -o got.csv --node {named} --quiet")).ok();
+        assert!(folder.read("got.csv") == folder.read("here.csv"));
+        nothing_is_left(&folder, &named, &stores(0..count), AT_ONCE);
+    }
+}
+
+#[test]
+fn unusual_graphs_are_ranked_on_a_cluster_as_on_one_machine() {
+    let folder = Folder::new();
+    let (_nodes, named) = cluster(&folder, 2);
+    let star = |number: u64| format!("{} 7\n7 {number}\n", number + 10);
+    for (file, content) in [
+        ("loop", "1 1\n".to_string()),
+        ("edge", "18446744073709551615 0".to_string()),
+        ("chain", (0..500).map(|vertex| format!("{vertex} {}\n", vertex + 1)).collect()),
+        ("star", (0..5_000).map(star).collect()),
+        ("equal", "1 2\n2 1\n".repeat(20_000)),
+    ] {
+        put(&folder, &named, file, content, "--piece 64KiB");
+        check(&folder, &named, file, "", &["csv"]);
+    }
+    nothing_is_left(&folder, &named, &stores(0..2), AT_ONCE);
+}
+
+#[test]
+fn graphs_that_a_cluster_cannot_rank_are_refused_by_name() {
+    let folder = Folder::new();
+    let (_nodes, named) = cluster(&folder, 2);
+    for (file, content) in [
+        ("links", "1 2\n2 3\n"),
+        ("broken", "1 2\n2 x\n"),
+        ("comments", "# none\n\n"),
+        ("table.csv", "source,target\n1,2\n"),
+        ("matrix", "%%MatrixMarket matrix coordinate pattern general\n2 2 1\n1 2\n"),
+    ] {
+        folder.write(file, content);
+        folder.run(&format!("store put {file} --node {named} --quiet")).ok();
+    }
+    for (words, expected) in [
+        ("store:links -o out.csv".to_string(), "no nodes are given"),
+        (format!("store:links -o out.txt --node {named}"), ".parquet"),
+        (format!("store:absent -o out.csv --node {named}"), "absent"),
+        (format!("store:links -o store:broken --node {named}"), "broken"),
+        (format!("store:links -o out.csv --iterations 101 --node {named}"), "--iterations"),
+        (format!("store:links -o out.csv --damping 1.5 --node {named}"), "damping"),
+        (format!("store:links -o out.csv --node-memory 8MiB --node {named}"), "--node-memory"),
+        (format!("store:broken -o out.csv --node {named}"), "broken:2"),
+        (format!("store:comments -o out.csv --node {named}"), "comments"),
+        (format!("store:table.csv -o out.csv --node {named}"), "'.csv'"),
+        (format!("store:matrix -o out.csv --node {named}"), "Matrix Market"),
+    ] {
+        let said = folder.run(&format!("cluster pagerank {words}")).exits(2);
+        assert!(said.stderr.contains(expected), "{words}: {}", said.stderr);
+        assert!(!folder.path("out.csv").exists(), "{words}");
+    }
+    nothing_is_left(&folder, &named, &stores(0..2), AT_ONCE);
+}
+
+#[test]
+fn a_killed_node_costs_its_part_of_the_supersteps_and_no_result() {
+    let folder = Folder::new();
+    let (nodes, all) = cluster(&folder, 3);
+    put(&folder, &all, "links", edges(20_000, 200_000, 2), "--copies 2 --piece 256KiB");
+    folder.run("graph pagerank links --iterations 20 -o here.csv --quiet").ok();
+    let job = format!("cluster pagerank store:links --iterations 20 -o there.csv --node {all} --json");
+    let began = std::time::Instant::now();
+    folder.run(&job).ok();
+    let whole = began.elapsed();
+    assert!(folder.read("there.csv") == folder.read("here.csv"));
+    let child = folder.run(&job).spawn();
+    std::thread::sleep(whole / 2);
+    nodes[1].send(Signal::KILL);
+    let ended = child.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    assert!(folder.read("there.csv") == folder.read("here.csv"));
+    let living = named([&nodes[0], &nodes[2]]);
+    nothing_is_left(&folder, &living, &stores([0, 2]), NOTICED + Duration::from_secs(1));
+}
