@@ -127,7 +127,7 @@ const TABLES: [&str; 3] = ["sales.parquet", "shops.csv", "towns.csv"];
 /// Writes three tables with missing values, keys of different frequency, and keys that only one table has.
 fn write_tables(cluster: &Cluster, rows: usize) {
     let sale = |row: usize| {
-        let shop = if row % 17 == 0 { String::new() } else { (row * 7919 % 211).to_string() };
+        let shop = if row.is_multiple_of(17) { String::new() } else { (row * 7919 % 211).to_string() };
         let amount = ["0.0", "-0.0", "1.5", "2.25", ""][row * 31 % 5];
         format!("{row},{shop},{},{amount}\n", row * 104_729 % 1009)
     };
