@@ -150,8 +150,11 @@ impl RangeBuffer {
         self.end()?;
         let stored = match self.file {
             Some(file) => {
-                let entry =
-                    RangeEntry { bytes: self.bytes, crc: self.crc.finalize(), segments: vec![0..self.bytes] };
+                let entry = RangeEntry {
+                    bytes: self.bytes,
+                    crc: self.crc.finalize(),
+                    segments: std::iter::once(0..self.bytes).collect(),
+                };
                 RangeBytes::File(file, entry)
             }
             None => RangeBytes::Memory(self.memory, self.reservation),
