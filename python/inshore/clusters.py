@@ -236,9 +236,9 @@ class Cluster(Nodes):
     r"""Nodes that exchange rows with each other; see `cluster`.
 
     A cluster has the methods of `Nodes`. `sort_lines` and `sort_records` exchange rows between the nodes, and
-    a result that is written to ``"store:NAME"`` stays on the nodes. `sql`, `reduce` and `count_values` exchange
-    the rows of joins and groups, and the rows of the result come to the client. The other verbs merge the
-    answers of the nodes at the client, as `Nodes` does. `sort` of tables raises `InputError`
+    a result that is written to ``"store:NAME"`` stays on the nodes. `sql`, `reduce` and `count_values`
+    exchange the rows of joins and groups, and the rows of the result come to the client. The other verbs
+    merge the answers of the nodes at the client, as `Nodes` does. `sort` of tables raises `InputError`
     (docs/operations.md has the table).
 
     Examples

@@ -22,7 +22,8 @@ use inshore_tables::TableMetadata;
 
 use super::{
     Fragment,
-    pushdown::{Found, is_round_robin, plan_text, replace_fragments},
+    conditions::is_round_robin,
+    pushdown::{Found, plan_text, replace_fragments},
     scan::check_columns,
     stages::{StagePlan, cut_keys},
     table::RemoteTableScan,

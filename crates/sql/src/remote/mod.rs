@@ -22,6 +22,7 @@
 //! In-store processing is described in chapter 5 of the 2014 thesis, and the cooperation of host and drives in section
 //! 4.2 of the 2019 thesis (see docs/from-the-papers.md).
 
+mod conditions;
 mod exchange;
 mod local_plan;
 mod pushdown;

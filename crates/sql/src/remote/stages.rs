@@ -31,7 +31,7 @@ use datafusion::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::pushdown::{fragment_of, has_portable_expressions, is_sendable};
+use super::conditions::{fragment_of, has_portable_expressions, is_sendable};
 
 /// The input of a stage of a fragment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
