@@ -248,6 +248,13 @@ fn cases_on_nodes() -> Vec<Case> {
     vec![
         near("sort", &["--output"], "store:lines.txt -o out.txt --json", &["out.txt"]),
         near("cluster sort", &["--output"], "store:lines.txt -o out.txt --json", &["out.txt"]),
+        near(
+            "cluster reduce",
+            &["--output"],
+            "store:table.csv --by town --count -o out.csv --json",
+            &["out.csv"],
+        ),
+        near("cluster sql", &["--output"], "--file near.sql -o out.csv --json", &["out.csv"]),
         near("cluster pagerank", &["--output"], "store:links.txt -o out.csv --json", &["out.csv"]),
         near("reduce", &["--output"], "store:table.csv --by town --count -o out.csv --json", &["out.csv"]),
         near("count values", &["--output"], "store:table.csv --column town -o out.csv --json", &["out.csv"]),

@@ -30,8 +30,7 @@ Examples:
     #[cfg(feature = "sql")]
     #[command(after_help = "\
 Examples:
-  inshore cluster sql \"SELECT town, sum(price) FROM 'store:sales.csv' s JOIN 'store:shops.csv' t USING (shop)
-    GROUP BY town ORDER BY 2 DESC LIMIT 10\" --node a.lan,b.lan,c.lan
+  inshore cluster sql \"SELECT shop, sum(price) FROM 'store:sales.csv' GROUP BY shop\" --node a.lan,b.lan
   inshore cluster sql --file q5.sql -o q5.parquet --explain --node a.lan,b.lan,c.lan")]
     Sql(Sql),
     /// Show the nodes of a cluster: version, slots, memory, free space, and whether they run stages
