@@ -32,8 +32,8 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use crate::{
-    Error, Feed, Fragment, FragmentRows, FragmentScan, OperatorStats, Query, RemoteExecutor, TableMetadata,
-    Tables, operators::Limits, run_fragment, scan::Files, smallest_memory_bytes,
+    Error, Feed, Fragment, FragmentRows, FragmentScan, OperatorStats, Query, RemoteExecutor, StageRows,
+    TableMetadata, Tables, operators::Limits, run_fragment, run_stage, scan::Files, smallest_memory_bytes,
 };
 
 mod names;
@@ -1081,8 +1081,9 @@ fn a_fragment_of_another_plan_is_refused() {
         TableMetadata { schema: Arc::new(schema), rows: None, unseen: Vec::new(), path: String::new() }
     };
     let fragment = |sql: &str, plan: &str, number: u64| -> Fragment {
-        let planning = json!({ "partitions": 2, "memory_bytes": 64 << 20, "is_bold": true });
-        let fragment = json!({ "table": "t", "sql": sql, "tables": { "t": known("amount") }, "planning": planning,
+        let planning = json!({ "partitions": 2, "memory_bytes": 64 << 20, "is_bold": true,
+            "with_exchanges": false });
+        let fragment = json!({ "table": "t", "stages": [], "sql": sql, "tables": { "t": known("amount") }, "planning": planning,
             "number": number, "plan": plan });
         serde_json::from_value(fragment).unwrap()
     };
@@ -1093,6 +1094,13 @@ fn a_fragment_of_another_plan_is_refused() {
     let another = "plans the query differently";
     assert!(refused(fragment("SELECT sum(amount) FROM t", "AggregateExec", 0)).contains(another));
     assert!(refused(fragment("SELECT sum(amount) FROM t", "", 7)).contains(another));
+    let of_stage = |stage: usize, ranges: u32| {
+        let (fragment, none) =
+            (fragment("SELECT sum(amount) FROM t", "", 0), StageRows::Exchanges(Vec::new()));
+        run_stage(&job, &fragment, (stage, ranges), none, |_, _| Ok(())).unwrap_err().to_string()
+    };
+    assert!(of_stage(0, 1).contains(another));
+    assert!(of_stage(0, 0).contains("an exchange has 1 to"));
     assert!(refused(fragment("DROP TABLE t", "", 0)).contains("only queries"));
     assert!(refused(fragment("COPY t TO '/tmp/x'", "", 0)).contains("only queries"));
     assert!(refused(fragment("nonsense", "", 0)).contains("Expected"));

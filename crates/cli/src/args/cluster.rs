@@ -19,7 +19,8 @@ pub enum ClusterCommand {
     /// one node. The completed groups come here and are written in the order of their columns.
     #[command(after_help = "\
 Examples:
-  inshore cluster reduce store:sales.csv --by town --sum price -o towns.csv --node a.lan,b.lan")]
+  inshore cluster reduce store:sales.csv --by town --sum price -o towns.csv --node a.lan,b.lan
+  inshore cluster reduce store:visits.parquet --by page --count -o pages.parquet --node a.lan,b.lan,c.lan")]
     Reduce(Reduce),
     /// Query tables larger than the memory of all nodes in SQL, with exchanges of rows between the nodes
     ///
