@@ -83,6 +83,8 @@ pub struct ChildProcessWork<W> {
     work: W,
     stack_bytes: fn(usize) -> u64,
     helper: Helper,
+    /// The memory of the node for sources that it sends to the process, in bytes.
+    sent_bytes: u64,
 }
 
 impl<W: TaskHandler> ChildProcessWork<W> {
@@ -90,7 +92,14 @@ impl<W: TaskHandler> ChildProcessWork<W> {
     /// [`crate::child_main_if_asked`] first. Otherwise tasks fail within 10 s. `stack_bytes` maps a number of
     /// threads to the bytes that their stacks need.
     pub fn new(work: W, stack_bytes: fn(usize) -> u64) -> ChildProcessWork<W> {
-        ChildProcessWork { work, stack_bytes, helper: Helper::own() }
+        ChildProcessWork { work, stack_bytes, helper: Helper::own(), sent_bytes: 0 }
+    }
+
+    /// Returns the same handler, which takes `bytes` bytes of the task's memory to read sources that the process cannot
+    /// open itself. Without this memory, such sources fail.
+    #[must_use]
+    pub fn with_sent_sources(self, bytes: u64) -> ChildProcessWork<W> {
+        ChildProcessWork { sent_bytes: bytes, ..self }
     }
 
     /// Returns the same handler, with `helper` as the program of the child process.
@@ -110,18 +119,23 @@ impl<W: TaskHandler> TaskHandler for ChildProcessWork<W> {
     }
 
     fn smallest_memory_bytes(&self) -> u64 {
-        own_bytes(THREADS_MIN) + ANSWER_BYTES_MIN + self.work.smallest_memory_bytes()
+        own_bytes(THREADS_MIN) + ANSWER_BYTES_MIN + self.sent_bytes + self.work.smallest_memory_bytes()
     }
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
         let Task { job, arguments, sources } = task;
-        let all = job.budget().free_bytes();
-        let _memory = job.budget().reserve(all, "a child process")?;
-        let (given, smallest) = (all, self.smallest_memory_bytes());
+        let (given, smallest) = (job.budget().free_bytes(), self.smallest_memory_bytes());
         if given < smallest {
             let what = format!("'{}' on a node", self.kind());
             return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into());
         }
+        let sending = match self.sent_bytes {
+            0 => job.clone(),
+            bytes => job.within(job.budget().part(bytes, 1, "sources of a child process")?),
+        };
+        let all = job.budget().free_bytes();
+        let _memory = job.budget().reserve(all, "a child process")?;
+        let given = all;
         let threads = job.budget().threads().min(threads_within(given));
         let most = given - own_bytes(threads) - self.work.smallest_memory_bytes();
         let answer_bytes = (given / ANSWER_PART).min(ANSWER_BYTES_MAX).min(most).max(ANSWER_BYTES_MIN);
@@ -141,7 +155,7 @@ impl<W: TaskHandler> TaskHandler for ChildProcessWork<W> {
             stack_bytes: STACK_BYTES + (self.stack_bytes)(threads),
             threads,
         };
-        ask(&self.helper, limits, order, &job, sources, reply)
+        ask(&self.helper, limits, order, (&job, &sending), sources, reply)
     }
 }
 
@@ -173,7 +187,7 @@ pub fn run_in_child(
         bytes: 0,
         count_max: 0,
     };
-    ask(helper, limits, order, job, Sources::of(Vec::new()), reply)
+    ask(helper, limits, order, (job, job), Sources::of(Vec::new()), reply)
 }
 
 /// Returns the absolute paths of the folders of a job's store.

@@ -147,7 +147,7 @@ pub fn with_stages(
     credentials: Option<inshore_nodes::NodeCredentials>,
 ) -> inshore_kernel::TaskHandlers {
     #[cfg(feature = "sql")]
-    let queries = child_process::ChildProcessWork::new(queries::QueryStages, inshore_sql::stack_bytes);
+    let queries = queries::QueryStages::in_child_process();
     stages_with(
         works,
         credentials,
@@ -164,7 +164,7 @@ pub fn with_stages_and_helper(
     credentials: Option<inshore_nodes::NodeCredentials>,
     helper: inshore_sandbox::Helper,
 ) -> inshore_kernel::TaskHandlers {
-    let queries = child_process::ChildProcessWork::new(queries::QueryStages, inshore_sql::stack_bytes);
+    let queries = queries::QueryStages::in_child_process();
     stages_with(works, credentials, queries.with_helper(helper))
 }
 

@@ -29,18 +29,19 @@ use super::protocol::{
 /// The maximum time to wait until the store has reclaimed the space of a killed process.
 const GIVE_BACK: Duration = Duration::from_secs(1);
 
-/// Starts a child process, sends the order (the task), and receives the answer.
+/// Starts a child process, sends the order (the task), and receives the answer. The second job has the memory to read
+/// sources that are sent.
 pub(super) fn ask(
     helper: &Helper,
     limits: ChildLimits,
     order: TaskOrder,
-    job: &Job,
+    (job, sending): (&Job, &Job),
     sources: Sources,
     reply: &mut dyn Reply,
 ) -> Result<Value, Failure> {
     let mut child = ChildProcess::start(helper, limits)?;
     let says = Mutex::new(child.socket().try_clone()?);
-    let mut connection = ChildConnection { child: &mut child, job, says: &says };
+    let mut connection = ChildConnection { child: &mut child, job, sending, says: &says };
     let answered = connection.give(&order).and_then(|()| {
         let most = order.batch_bytes_max;
         drop(order);
@@ -97,6 +98,7 @@ enum ChildAnswer {
 struct ChildConnection<'a> {
     child: &'a mut ChildProcess,
     job: &'a Job,
+    sending: &'a Job,
     /// The socket for messages to the process. The lock ensures that the bytes of two messages do not mix.
     says: &'a Mutex<UnixStream>,
 }
@@ -129,11 +131,11 @@ impl ChildConnection<'_> {
     ) -> Result<ChildAnswer, Failure> {
         let (mut sources, leave) = sources.into_parts();
         let (ask, asked) = mpsc::channel();
-        let (says, job) = (self.says, self.job);
+        let (says, job, sending) = (self.says, self.job, self.sending);
         thread::scope(|scope| {
             let pieces = thread::Builder::new().name("pieces".to_string());
             pieces.spawn_scoped(scope, move || {
-                let mut streams = Streams { job, opened: Vec::new() };
+                let mut streams = Streams { job: sending, opened: Vec::new() };
                 for request in asked {
                     let reply = match request {
                         Request::Source => streams.source_told(sources.next()),

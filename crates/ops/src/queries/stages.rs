@@ -49,13 +49,14 @@ const FETCHED_PART: u64 = 8;
 /// The interval at which a fragment that waits for another one checks for cancellation.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// The memory of a slot to read ranges, of which each exchange has one open, and copied shards, in bytes.
+const SENT_BYTES: u64 = 2 << 20;
 /// The size of the buffer of a stream of rows, in bytes.
 const STREAM_BUFFER_BYTES: usize = 64 << 10;
 
 /// Returns the smallest memory of a slot: that of a query in a child process, and of the buffers beside it.
 fn slot_bytes_min() -> u64 {
-    ChildProcessWork::<QueryStages>::new(QueryStages, inshore_sql::stack_bytes).smallest_memory_bytes() / 3
-        * 4
+    QueryStages::in_child_process().smallest_memory_bytes() / 3 * 4
 }
 
 /// The arguments of a job.
@@ -80,6 +81,13 @@ struct StageRequest {
 /// more column, the number of their range.
 #[derive(Debug)]
 pub struct QueryStages;
+
+impl QueryStages {
+    /// Returns the handler that runs stages in child processes.
+    pub fn in_child_process() -> ChildProcessWork<QueryStages> {
+        ChildProcessWork::new(QueryStages, inshore_sql::stack_bytes).with_sent_sources(SENT_BYTES)
+    }
+}
 
 impl TaskHandler for QueryStages {
     fn kind(&self) -> &'static str {
@@ -239,8 +247,11 @@ impl<H: TaskHandler> StageWork for StageQueries<H> {
         output: &mut OutputWriter,
     ) -> std::result::Result<(), Failure> {
         let source = |(number, ranges): (usize, Vec<RangeInput>)| {
-            let bytes = RangesInTurn { job: task.job.clone(), rest: ranges.into(), open: None };
-            let source = Source::new("an exchange", move |_| Ok(OpenedSource::Stream(Box::new(bytes))));
+            let job = task.job.clone();
+            let source = Source::new("an exchange", move |context| {
+                let job = job.within(context.budget().clone());
+                Ok(OpenedSource::Stream(Box::new(RangesInTurn { job, rest: ranges.into(), open: None })))
+            });
             TaskSource { number: number as u64, whole: number as u64, source, stored: None }
         };
         self.run(task, Sources::of(inputs.ranges.into_iter().enumerate().map(source).collect()), output)
