@@ -286,8 +286,9 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns the request to merge a partition: the current outputs of its producers.
-    fn merge_request(&self, partition: PartitionId) -> WorkRequest {
+    /// Returns the request to merge a partition: the current outputs of its producers. Returns `None` if a producer has no
+    /// output, since a merge without it would lose rows.
+    fn merge_request(&self, partition: PartitionId) -> Option<WorkRequest> {
         let JobInput::Exchange { ranges, states } = &self.job.stages[partition.stage as usize].input else {
             unreachable!("merges read exchanges");
         };
@@ -305,8 +306,14 @@ impl Driver<'_> {
             range: self.job.stages[stage as usize].ranges,
             producers: producers(stage, Some(partition.partition)),
         };
-        let (ranges, states) = (ranges.iter().map(range).collect(), states.iter().map(state).collect());
-        WorkRequest::Merge { ranges, states }
+        let is_complete = |(stage, of): (&u32, &RangeOf)| {
+            of.producers.len() == self.stages[*stage as usize].partitions as usize
+        };
+        let (of_ranges, of_states): (Vec<RangeOf>, Vec<RangeOf>) =
+            (ranges.iter().map(range).collect(), states.iter().map(state).collect());
+        let is_whole = ranges.iter().zip(&of_ranges).all(is_complete)
+            && of_states.iter().all(|state| state.producers.len() == 1);
+        is_whole.then_some(WorkRequest::Merge { ranges: of_ranges, states: of_states })
     }
 
     fn start(&mut self, token: AttemptToken, node: NodeId, work: Work) {
@@ -321,7 +328,14 @@ impl Driver<'_> {
             Work::Map { read_from } => {
                 (WorkRequest::MapOf { node: read_from.0 as usize, pieces: input(read_from) }, Vec::new())
             }
-            Work::Merge { .. } => (self.merge_request(partition), Vec::new()),
+            Work::Merge { .. } => match self.merge_request(partition) {
+                Some(request) => (request, Vec::new()),
+                None => {
+                    let why = "an output that it reads was lost before it began".to_string();
+                    self.tell(Event::Failed { token, kind: FailureKind::Retryable, why });
+                    return self.tell(Event::Asked { node });
+                }
+            },
             // No node drains yet: a node that shuts down is lost.
             Work::Copy { .. } => unreachable!("the driver reports no draining node"),
         };

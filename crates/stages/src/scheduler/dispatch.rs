@@ -62,8 +62,12 @@ impl Scheduler {
     }
 
     /// Returns true if a waiting attempt can fetch its missing ranges: from another output, or from the same one if its
-    /// time has come or nothing will replace it.
+    /// time has come or nothing will replace it. All other producers need outputs too: more of them may have been lost
+    /// since the fetch failed, and a failed fetch names the outputs of one request only.
     fn has_ranges(&self, token: AttemptToken) -> bool {
+        if !self.is_ready(self.attempt(token).partition.stage) {
+            return false;
+        }
         let missing = &self.missing[&token];
         let is_due = missing.retry_at.is_some_and(|at| self.now >= at);
         missing.ranges.iter().all(|&(partition, failed)| match self.partition(partition).output {
