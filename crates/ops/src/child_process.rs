@@ -133,9 +133,8 @@ impl<W: TaskHandler> TaskHandler for ChildProcessWork<W> {
             0 => job.clone(),
             bytes => job.within(job.budget().part(bytes, 1, "sources of a child process")?),
         };
-        let all = job.budget().free_bytes();
-        let _memory = job.budget().reserve(all, "a child process")?;
-        let given = all;
+        let given = job.budget().free_bytes();
+        let _memory = job.budget().reserve(given, "a child process")?;
         let threads = job.budget().threads().min(threads_within(given));
         let most = given - own_bytes(threads) - self.work.smallest_memory_bytes();
         let answer_bytes = (given / ANSWER_PART).min(ANSWER_BYTES_MAX).min(most).max(ANSWER_BYTES_MIN);

@@ -1,4 +1,4 @@
-//! This module plans the memory of jobs in stages: what each node gives, and the size of a slot.
+//! This module plans the memory of jobs in stages: the memory of each node, and the size of a slot.
 
 use inshore_nodes::{NodeStatus, Nodes, RunOptions};
 

@@ -25,6 +25,8 @@ const ROWS_MIN: usize = 512;
 /// Collects the rows of a stage, and passes them on by range.
 pub(crate) struct Exchange<E> {
     keys: Vec<Arc<dyn PhysicalExpr>>,
+    /// Encodes the keys. It is made for the types of the first batch.
+    converter: Option<RowConverter>,
     ranges: u32,
     /// The largest memory of collected rows, in bytes.
     bytes_max: usize,
@@ -40,7 +42,8 @@ impl<E: FnMut(u32, RecordBatch) -> Result<()>> Exchange<E> {
     /// Creates an exchange by `keys`. Without keys, all rows are in range 0.
     pub fn new(keys: Vec<Arc<dyn PhysicalExpr>>, ranges: u32, bytes_max: usize, each: E) -> Exchange<E> {
         let rows = vec![Vec::new(); ranges as usize];
-        Exchange { keys, ranges, bytes_max, batches: Vec::new(), rows, count: 0, bytes: 0, each }
+        let (converter, batches) = (None, Vec::new());
+        Exchange { keys, converter, ranges, bytes_max, batches, rows, count: 0, bytes: 0, each }
     }
 
     pub fn add(&mut self, batch: RecordBatch) -> Result<()> {
@@ -53,8 +56,13 @@ impl<E: FnMut(u32, RecordBatch) -> Result<()>> Exchange<E> {
             .map(|key| key.evaluate(&batch).and_then(|value| value.into_array(batch.num_rows())))
             .collect();
         let values = values?;
-        let fields = values.iter().map(|values| SortField::new(values.data_type().clone())).collect();
-        let converter = RowConverter::new(fields).map_err(DataFusionError::from)?;
+        let converter = match &mut self.converter {
+            Some(converter) => converter,
+            none => {
+                let fields = values.iter().map(|values| SortField::new(values.data_type().clone()));
+                none.insert(RowConverter::new(fields.collect()).map_err(DataFusionError::from)?)
+            }
+        };
         let encoded = converter.convert_columns(&values).map_err(DataFusionError::from)?;
         for (row, key) in encoded.iter().enumerate() {
             self.rows[range_of(key.as_ref(), self.ranges) as usize].push((self.batches.len(), row));

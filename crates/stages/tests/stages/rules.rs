@@ -36,8 +36,12 @@ impl Job {
             memory_bytes: 10,
         };
         let merge = Stage { input: StageInput::exchange([0]), output: StageOutput::Result, memory_bytes: 10 };
+        Job::of(vec![map, merge], nodes, slots, options)
+    }
+
+    fn of(stages: Vec<Stage>, nodes: u32, slots: u32, options: Options) -> Job {
         let ids: Vec<(NodeId, u32)> = (0..nodes).map(|node| (NodeId(node), slots)).collect();
-        let (scheduler, _) = Scheduler::start(Plan::new(vec![map, merge]).unwrap(), options, &ids);
+        let (scheduler, _) = Scheduler::start(Plan::new(stages).unwrap(), options, &ids);
         let mut job = Job { scheduler, ms: 0 };
         for node in 0..nodes {
             job.reserved(node, slots);
@@ -261,6 +265,55 @@ fn a_merge_that_misses_a_range_resumes_when_the_output_was_computed_again() {
     assert_eq!(actions[..2], [Action::Release { node: NodeId(0), kept }, release(1)]);
     let Action::Finish { result } = &actions[2] else { panic!("{actions:?}") };
     assert_eq!(result.iter().map(|output| output.token).collect::<Vec<_>>(), [merge.token, last.token]);
+}
+
+/// A failed fetch names the outputs of one request, and a lost node may have had more.
+#[test]
+fn a_merge_that_waited_resumes_when_every_producer_has_an_output() {
+    let mut job = Job::new(2, &[&[0, 1], &[0, 1]], 1);
+    let maps = [0, 0].map(|node| {
+        let map = job.ask(node);
+        job.finish(map);
+        map
+    });
+    let merge = job.ask(1);
+    job.on(Event::Lost { node: NodeId(0) });
+    job.miss(merge, maps[0], FetchFailure::Gone);
+    for number in 0..2 {
+        let again = job.ask(1);
+        assert_eq!(again.partition, partition(0, number));
+        job.finish(again);
+    }
+    let resume = Action::Resume { token: merge.token, node: NodeId(1) };
+    assert_eq!(job.on(Event::Asked { node: NodeId(1) }), [resume]);
+}
+
+#[test]
+fn a_partition_with_state_is_left_to_the_node_that_stores_the_state() {
+    let exchange = |partitions| StageOutput::Exchange(Partitioning::Hash { partitions });
+    let stage = |input, output| Stage { input, output, memory_bytes: 10 };
+    let with_state = StageInput::Exchange { ranges: vec![1], states: vec![1] };
+    let stages = vec![
+        stage(StageInput::Replicas(vec![vec![NodeId(0), NodeId(1)]]), exchange(2)),
+        stage(StageInput::exchange([0]), exchange(2)),
+        stage(with_state, StageOutput::Result),
+    ];
+    let mut job = Job::of(stages, 2, 1, Options::default());
+    let map = job.ask(0);
+    job.finish(map);
+    let homes = [0, 1].map(|node| job.ask(node));
+    for home in homes {
+        job.finish(home);
+    }
+    // Node 1 stores the state of partition 1, and takes no other one.
+    let own = job.ask(1);
+    assert_eq!((own.partition, homes[1].partition), (partition(2, 1), partition(1, 1)));
+    job.finish(own);
+    job.ask_in_vain(1);
+    // The node of a state that gets no more attempts leaves its partitions to others.
+    let first = job.ask(0);
+    let moved = started(&job.fail(first, FailureKind::DiskFull)).unwrap();
+    assert_eq!((moved.node, moved.partition), (1, partition(2, 0)));
 }
 
 #[test]

@@ -38,7 +38,7 @@ const OF_NODES: &[Column] = &[
     }),
 ];
 
-/// The columns of `cluster status`: what a job in stages needs of a node.
+/// The columns of `cluster status`: the resources of a node that a job in stages needs.
 const OF_A_CLUSTER: &[Column] = &[
     ("name", Align::Left, name),
     ("version", Align::Left, |status| status.program.clone()),
