@@ -121,7 +121,8 @@ impl Cluster {
         (parts, gathered.unwrap().here.unwrap_or_default())
     }
 
-    /// Checks that the answer is the same whether or not the client processes some shards itself.
+    /// Checks that the answer is the same whether or not the client processes some shards itself. After the first
+    /// shards the client may stop, if the nodes have less of the machine's cores meanwhile.
     fn check<K>(&self, kernel: &K)
     where
         K: Portable,
@@ -129,7 +130,7 @@ impl Cluster {
     {
         let (alone, none) = self.parts(kernel, None);
         let (together, here) = self.parts(kernel, Some(Duration::from_millis(150)));
-        assert!(none.pieces == 0 && here.pieces > 2, "{none:?} and {here:?} of {}", K::KIND);
+        assert!(none.pieces == 0 && here.pieces > 0, "{none:?} and {here:?} of {}", K::KIND);
         assert!(alone == together, "{}", K::KIND);
     }
 }
