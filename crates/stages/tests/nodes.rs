@@ -11,14 +11,14 @@ use std::{
 };
 
 use arrow_array::{RecordBatch, UInt64Array, cast::AsArray, types::UInt64Type};
-use inshore_kernel::{Failure, Sources, TaskHandlers};
+use inshore_kernel::{Failure, TaskHandlers};
 use inshore_nodes::{
     Agent, AgentConfig, Authority, ClientConfig, ClientCredentials, Error, LoadOptions, NodeCredentials,
     Nodes, Right, RunningAgent, SingleTask, TaskEvent, WatchedTask,
 };
 use inshore_stages::{
-    InputPartition, JobStage, MergeInputs, Options, OutputWriter, StageTask, StageWork, StagesJob, run,
-    with_stages,
+    InputPartition, JobStage, MapInputs, MergeInputs, Options, OutputWriter, StageTask, StageWork, StagesJob,
+    run, with_stages,
 };
 use inshore_store::{Budget, Cancel, Context, FileReader, Store};
 use serde_json::{Value, json};
@@ -36,8 +36,13 @@ impl StageWork for Copies {
         "copies"
     }
 
-    fn map(&self, task: &StageTask<'_>, input: Sources, output: &mut OutputWriter) -> Result<(), Failure> {
-        for source in input {
+    fn map(
+        &self,
+        task: &StageTask<'_>,
+        MapInputs { sources, .. }: MapInputs,
+        output: &mut OutputWriter,
+    ) -> Result<(), Failure> {
+        for source in sources {
             let source = source?.source;
             let (file, range) = source.part().ok_or("the input is a file of a dataset")?;
             let mut reader = FileReader::new(task.job, file, range.clone(), 64 << 10)?;
@@ -61,8 +66,13 @@ impl StageWork for Counts {
         "counts"
     }
 
-    fn map(&self, _: &StageTask<'_>, input: Sources, output: &mut OutputWriter) -> Result<(), Failure> {
-        let count = UInt64Array::from(vec![input.bytes()]);
+    fn map(
+        &self,
+        _: &StageTask<'_>,
+        MapInputs { sources, .. }: MapInputs,
+        output: &mut OutputWriter,
+    ) -> Result<(), Failure> {
+        let count = UInt64Array::from(vec![sources.bytes()]);
         output.batch(0, &RecordBatch::try_from_iter([("bytes", Arc::new(count) as _)])?)
     }
 
@@ -291,18 +301,25 @@ fn invalid_requests_are_refused_and_leave_nothing() {
         assert!(told.contains(expected), "{changed}: {told}");
     }
     let (open, _events) = open(&client, session(json!({})));
-    let attempt = |work: Value| json!({"session": ID, "token": 1, "stage": 0, "partition": 0, "work": work});
-    let producer = |node: usize, token: u32| json!({"token": token, "checksum": 1, "node": node});
+    let attempt = |(work, reads): (Value, Value)| json!({"session": ID, "token": 1, "stage": 0, "partition": 0, "work": work, "reads": reads});
+    let reads = |what: &str, node: usize| {
+        let mut reads = json!({"ranges": [], "states": [], "broadcasts": []});
+        reads[what] = json!([{"range": 0, "producers": [{"token": 99, "checksum": 1, "node": node}]}]);
+        reads
+    };
+    let none = json!({"ranges": [], "states": [], "broadcasts": []});
     for (work, expected) in [
-        (json!({"Merge": {"ranges": [{"range": 0, "producers": [producer(0, 99)]}], "states": []}}), "Gone"),
+        ((json!("Merge"), reads("ranges", 0)), "Gone"),
+        ((json!("Map"), reads("broadcasts", 0)), "Gone"),
+        ((json!("Merge"), reads("states", 5)), "invalid request"),
+        ((json!("Map"), reads("broadcasts", 5)), "invalid request"),
+        ((json!({"MapOf": {"node": 5, "pieces": []}}), none.clone()), "invalid request"),
         (
-            json!({"Merge": {"ranges": [], "states": [{"range": 0, "producers": [producer(5, 99)]}]}}),
-            "invalid request",
-        ),
-        (json!({"MapOf": {"node": 5, "pieces": []}}), "invalid request"),
-        (
-            json!({"MapOf": {"node": 0, "pieces": [{"number": 0, "whole": 0, "dataset": "none", "id": 1, "file": "f",
+            (
+                json!({"MapOf": {"node": 0, "pieces": [{"number": 0, "whole": 0, "dataset": "none", "id": 1, "file": "f",
             "from": 9, "to": 5, "offset": 0, "lines": 0}]}}),
+                none,
+            ),
             "invalid request",
         ),
     ] {
@@ -310,7 +327,7 @@ fn invalid_requests_are_refused_and_leave_nothing() {
             Ok((_, summary)) => summary.to_string(),
             Err(error) => error.to_string(),
         };
-        assert!(told.contains(expected) && !told.contains("panicked"), "{work}: {told}");
+        assert!(told.contains(expected) && !told.contains("panicked"), "{work:?}: {told}");
     }
     drop(open);
     setting.wait_until_idle();

@@ -19,7 +19,7 @@ use crate::{
     PartitionId, Scheduler, Work,
     node::{
         ATTEMPT_KIND, AttemptRequest, AttemptResult, Producer, RangeOf, SESSION_KIND, SessionRequest,
-        WorkRequest, task_of_session,
+        StageReads, WorkRequest, task_of_session,
     },
 };
 
@@ -196,7 +196,7 @@ impl Driver<'_> {
                 self.begin_phase(partition.stage);
                 self.start(token, node, work);
             }
-            Action::Resume { token, node } => self.start(token, node, Work::Merge { fan_in: 1 }),
+            Action::Resume { token, node, work } => self.start(token, node, work),
             Action::Cancel { token, node } => {
                 if self.attempts.remove(&token).is_some() {
                     self.tell(Event::Asked { node });
@@ -204,7 +204,8 @@ impl Driver<'_> {
             }
             Action::DeleteScratch { token, node } => {
                 let partition = self.partitions[&token];
-                let task = self.attempt_task((token, partition), WorkRequest::Delete, Vec::new());
+                let of = (token, partition);
+                let task = self.attempt_task(of, WorkRequest::Delete, StageReads::default(), Vec::new());
                 let deletion = self.nodes.watch_task(self.members[node.0 as usize].index, task, |_| {});
                 self.deletions.push(deletion);
             }
@@ -270,10 +271,12 @@ impl Driver<'_> {
         &self,
         (token, partition): (AttemptToken, PartitionId),
         work: WorkRequest,
+        reads: StageReads,
         pieces: Vec<inshore_nodes::protocol::PieceRequest>,
     ) -> SingleTask {
         let PartitionId { stage, partition } = partition;
-        let request = AttemptRequest { session: self.id.clone(), token: token.0, stage, partition, work };
+        let session = self.id.clone();
+        let request = AttemptRequest { session, token: token.0, stage, partition, work, reads };
         SingleTask { pieces, ..task_of_session(ATTEMPT_KIND, &request) }
     }
 
@@ -286,11 +289,13 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns the request to merge a partition: the current outputs of its producers. Returns `None` if a producer has no
-    /// output, since a merge without it would lose rows.
-    fn merge_request(&self, partition: PartitionId) -> Option<WorkRequest> {
-        let JobInput::Exchange { ranges, states } = &self.job.stages[partition.stage as usize].input else {
-            unreachable!("merges read exchanges");
+    /// Returns the current outputs that a partition reads. Returns `None` if a producer has no output, since an attempt
+    /// without it would lose rows.
+    fn reads(&self, partition: PartitionId) -> Option<StageReads> {
+        let JobStage { input, broadcasts, .. } = &self.job.stages[partition.stage as usize];
+        let (ranges, states): (&[u32], &[u32]) = match input {
+            JobInput::Pieces(_) => (&[], &[]),
+            JobInput::Exchange { ranges, states } => (ranges, states),
         };
         let producers = |stage: u32, only: Option<u32>| -> Vec<Producer> {
             let (outputs, _) = self.scheduler.outputs_since(stage, 0);
@@ -306,14 +311,19 @@ impl Driver<'_> {
             range: self.job.stages[stage as usize].ranges,
             producers: producers(stage, Some(partition.partition)),
         };
+        let broadcast = |&stage: &u32| RangeOf { range: 0, producers: producers(stage, None) };
+        let reads = StageReads {
+            ranges: ranges.iter().map(range).collect(),
+            states: states.iter().map(state).collect(),
+            broadcasts: broadcasts.iter().map(broadcast).collect(),
+        };
         let is_complete = |(stage, of): (&u32, &RangeOf)| {
             of.producers.len() == self.stages[*stage as usize].partitions as usize
         };
-        let (of_ranges, of_states): (Vec<RangeOf>, Vec<RangeOf>) =
-            (ranges.iter().map(range).collect(), states.iter().map(state).collect());
-        let is_whole = ranges.iter().zip(&of_ranges).all(is_complete)
-            && of_states.iter().all(|state| state.producers.len() == 1);
-        is_whole.then_some(WorkRequest::Merge { ranges: of_ranges, states: of_states })
+        let is_whole = ranges.iter().zip(&reads.ranges).all(is_complete)
+            && broadcasts.iter().zip(&reads.broadcasts).all(is_complete)
+            && reads.states.iter().all(|state| state.producers.len() == 1);
+        is_whole.then_some(reads)
     }
 
     fn start(&mut self, token: AttemptToken, node: NodeId, work: Work) {
@@ -323,23 +333,21 @@ impl Driver<'_> {
             JobInput::Pieces(inputs) => inputs[partition.partition as usize].request(index(node)),
             JobInput::Exchange { .. } => Vec::new(),
         };
+        let Some(reads) = self.reads(partition) else {
+            let why = "an output that it reads was lost before it began".to_string();
+            self.tell(Event::Failed { token, kind: FailureKind::Retryable, why });
+            return self.tell(Event::Asked { node });
+        };
         let (work, pieces) = match work {
             Work::Map { read_from } if read_from == node => (WorkRequest::Map, input(node)),
             Work::Map { read_from } => {
                 (WorkRequest::MapOf { node: read_from.0 as usize, pieces: input(read_from) }, Vec::new())
             }
-            Work::Merge { .. } => match self.merge_request(partition) {
-                Some(request) => (request, Vec::new()),
-                None => {
-                    let why = "an output that it reads was lost before it began".to_string();
-                    self.tell(Event::Failed { token, kind: FailureKind::Retryable, why });
-                    return self.tell(Event::Asked { node });
-                }
-            },
+            Work::Merge { .. } => (WorkRequest::Merge, Vec::new()),
             // No node drains yet: a node that shuts down is lost.
             Work::Copy { .. } => unreachable!("the driver reports no draining node"),
         };
-        let task = self.attempt_task((token, partition), work, pieces);
+        let task = self.attempt_task((token, partition), work, reads, pieces);
         let (sender, index) = (self.sender.clone(), index(node));
         let run = self.next_run();
         let task = self.nodes.watch_task(index, task, move |event| {

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use inshore_kernel::{Failure, Reply, Source, SourceOffset, Sources, Task, TaskHandler, TaskSource};
+use inshore_kernel::{
+    Failure, FinalFailure, Reply, Source, SourceOffset, Sources, Task, TaskHandler, TaskSource,
+};
 use inshore_nodes::protocol::PieceRequest;
 use inshore_store::Job;
 use serde::{Deserialize, Serialize};
@@ -14,7 +16,7 @@ use super::{
     output::{OutputWriter, RangeBytes, RangeInput, StoredOutput},
     session::{Session, Sessions, Slot},
 };
-use crate::{FailureKind, FetchFailure, MergeInputs, StageTask};
+use crate::{FailureKind, FetchFailure, MapInputs, MergeInputs, StageTask};
 
 /// The request for an attempt.
 #[derive(Debug, Serialize, Deserialize)]
@@ -27,6 +29,24 @@ pub(crate) struct AttemptRequest {
     pub stage: u32,
     pub partition: u32,
     pub work: WorkRequest,
+    /// The outputs that the attempt reads.
+    #[serde(default)]
+    pub reads: StageReads,
+}
+
+/// The outputs of other stages that an attempt reads: for each stage, one range.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StageReads {
+    pub ranges: Vec<RangeOf>,
+    pub states: Vec<RangeOf>,
+    pub broadcasts: Vec<RangeOf>,
+}
+
+impl StageReads {
+    fn all(&self) -> impl Iterator<Item = &RangeOf> {
+        self.ranges.iter().chain(&self.states).chain(&self.broadcasts)
+    }
 }
 
 /// The work of an attempt.
@@ -37,7 +57,7 @@ pub(crate) enum WorkRequest {
     /// Read pieces that another node holds.
     MapOf { node: usize, pieces: Vec<PieceRequest> },
     /// Merge ranges of the outputs of each producing stage, and read states.
-    Merge { ranges: Vec<RangeOf>, states: Vec<RangeOf> },
+    Merge,
     /// Delete the output of the attempt.
     Delete,
 }
@@ -93,17 +113,17 @@ impl TaskHandler for Attempts {
     }
 
     fn work(&self, task: Task, _reply: &mut dyn Reply) -> Result<Value, Failure> {
-        let AttemptRequest { session, token, stage, partition, work } =
+        let AttemptRequest { session, token, stage, partition, work, reads } =
             serde_json::from_value(task.arguments)?;
         let session = self.0.get(&session).ok_or("the session of the attempt has ended")?;
         if let WorkRequest::Delete = work {
             session.delete(token);
             return Ok(json!(AttemptResult::Deleted));
         }
-        check(&work, session.nodes.addresses().count())?;
+        check(&work, &reads, session.nodes.addresses().count())?;
         let slot = session.begin_attempt(token, task.job.cancel())?;
         let of = (stage, partition);
-        let result = match run(&session, &slot, of, work, task.sources) {
+        let result = match run(&session, &slot, of, (work, reads), task.sources) {
             Ok((output, fetched)) => {
                 let (bytes, checksum, lines) = (output.bytes(), output.checksum, output.lines);
                 session.add(token, Arc::new(output));
@@ -112,8 +132,11 @@ impl TaskHandler for Attempts {
             Err(FetchError::Missing(outputs, cause)) => AttemptResult::FetchFailed { outputs, cause },
             Err(FetchError::Failed(failure)) => {
                 task.job.check_cancelled()?;
-                let is_full = matches!(failure.downcast_ref(), Some(inshore_store::Error::NoSpace { .. }));
-                let kind = if is_full { FailureKind::DiskFull } else { FailureKind::Retryable };
+                let kind = match failure.downcast_ref() {
+                    Some(inshore_store::Error::NoSpace { .. }) => FailureKind::DiskFull,
+                    _ if failure.is::<FinalFailure>() => FailureKind::Fatal,
+                    _ => FailureKind::Retryable,
+                };
                 AttemptResult::Failed { kind, why: failure.to_string() }
             }
         };
@@ -125,62 +148,60 @@ impl TaskHandler for Attempts {
 type Fetches = Vec<(usize, u64)>;
 
 /// Checks the nodes and the pieces that a request names.
-fn check(work: &WorkRequest, nodes: usize) -> Result<(), Failure> {
+fn check(work: &WorkRequest, reads: &StageReads, nodes: usize) -> Result<(), Failure> {
     let is_valid = match work {
-        WorkRequest::Map | WorkRequest::Delete => true,
+        WorkRequest::Map | WorkRequest::Merge | WorkRequest::Delete => true,
         WorkRequest::MapOf { node, pieces } => {
             *node < nodes && pieces.iter().all(|piece| piece.from <= piece.to)
         }
-        WorkRequest::Merge { ranges, states } => {
-            let mut producers = ranges.iter().chain(states).flat_map(|range| &range.producers);
-            producers.all(|producer| producer.node < nodes)
-        }
     };
-    is_valid.then_some(()).ok_or_else(|| "invalid request: work of unknown nodes or pieces".into())
+    let mut producers = reads.all().flat_map(|range| &range.producers);
+    (is_valid && producers.all(|producer| producer.node < nodes))
+        .then_some(())
+        .ok_or_else(|| "invalid request: work of unknown nodes or pieces".into())
 }
 
 fn run(
     session: &Session,
     slot: &Slot,
     (stage, partition): (u32, u32),
-    work: WorkRequest,
+    (work, reads): (WorkRequest, StageReads),
     sources: Sources,
 ) -> Result<(StoredOutput, Fetches), FetchError> {
     let job = &slot.job;
     let task = StageTask { job, arguments: &session.arguments, stage, partition };
+    let count = reads.all().map(|range| range.producers.len() as u64).sum();
+    let kept_bytes = session.work.kept_bytes(job.budget().memory_bytes(), count);
+    let mut fetched = Fetches::new();
+    let mut fetch_all = |ranges: Vec<RangeOf>| {
+        let fetch = |range| inputs(session, job, range, kept_bytes, &mut fetched);
+        ranges.into_iter().map(fetch).collect::<Result<Vec<Vec<RangeInput>>, FetchError>>()
+    };
+    let StageReads { ranges, states, broadcasts } = reads;
+    let (broadcasts, ranges) = (fetch_all(broadcasts)?, fetch_all(ranges)?);
+    let states = fetch_all(states)?.into_iter().flatten().collect();
+    let mut output = writer(session, job)?;
     match work {
-        WorkRequest::Map | WorkRequest::Delete => Ok((map(session, &task, sources)?, Vec::new())),
+        WorkRequest::Map | WorkRequest::Delete => {
+            session.work.map(&task, MapInputs { sources, broadcasts }, &mut output)?;
+        }
         WorkRequest::MapOf { node, pieces } => {
             let bytes = pieces.iter().map(|piece| piece.to - piece.from).sum();
-            let sources = copied(session, job, node, pieces)?;
-            Ok((map(session, &task, Sources::of(sources))?, vec![(node, bytes)]))
+            let sources = Sources::of(copied(session, job, node, pieces)?);
+            fetched.push((node, bytes));
+            session.work.map(&task, MapInputs { sources, broadcasts }, &mut output)?;
         }
-        WorkRequest::Merge { ranges, states } => {
-            let count = ranges.iter().chain(&states).map(|range| range.producers.len() as u64).sum();
-            let kept_bytes = session.work.kept_bytes(job.budget().memory_bytes(), count);
-            let mut fetched = Fetches::new();
-            let mut fetch_all = |ranges: Vec<RangeOf>| {
-                let fetch = |range| inputs(session, job, range, kept_bytes, &mut fetched);
-                ranges.into_iter().map(fetch).collect::<Result<Vec<Vec<RangeInput>>, FetchError>>()
-            };
-            let (ranges, states) = (fetch_all(ranges)?, fetch_all(states)?.into_iter().flatten().collect());
-            let mut output = writer(session, job)?;
-            session.work.merge(&task, MergeInputs { ranges, states }, &mut output)?;
-            Ok((output.finish()?, fetched))
+        WorkRequest::Merge => {
+            session.work.merge(&task, MergeInputs { ranges, states, broadcasts }, &mut output)?;
         }
     }
+    Ok((output.finish()?, fetched))
 }
 
 /// Begins an output. It takes the memory of the session, since it outlives the slot.
 fn writer(session: &Session, job: &Job) -> inshore_store::Result<OutputWriter> {
     let job = session.job.with_cancel(job.cancel().clone());
     OutputWriter::create(&job, &job.scratch_name("output"))
-}
-
-fn map(session: &Session, task: &StageTask<'_>, sources: Sources) -> Result<StoredOutput, Failure> {
-    let mut output = writer(session, task.job)?;
-    session.work.map(task, sources, &mut output)?;
-    output.finish()
 }
 
 /// Returns one range of each output, in the order of producer partitions. Fetches the ranges of other nodes first, from

@@ -27,7 +27,7 @@ mod session;
 
 use self::{attempt::Attempts, publish::Publishes, ranges::Ranges, session::Sessions};
 pub(crate) use self::{
-    attempt::{AttemptRequest, AttemptResult, Producer, RangeOf, WorkRequest},
+    attempt::{AttemptRequest, AttemptResult, Producer, RangeOf, StageReads, WorkRequest},
     publish::{PublishAnswer, PublishRequest},
     ranges::{RANGE_KIND, RangeContent, RangeRequest},
     session::SessionRequest,
