@@ -127,7 +127,9 @@ impl Setup {
         (0..20_000u64).for_each(|number| writeln!(text, "{}", number * 7919 % 20_000).unwrap());
         let options =
             LoadOptions { copies: count.min(2), piece_bytes: Some(8 << 10), ..LoadOptions::default() };
-        nodes.put(&context(), "numbers", ("numbers", None), &text[..], &options).unwrap();
+        // The buffers of an upload grow with the nodes.
+        let context = Context::new(Budget::new(1 << 30, 2), Cancel::default());
+        nodes.put(&context, "numbers", ("numbers", None), &text[..], &options).unwrap();
         let file = nodes.catalog().unwrap().named("numbers").unwrap().remove(0);
         Setup { folder, agents, nodes, file }
     }
@@ -198,6 +200,27 @@ fn rows_of_all_nodes_meet_in_their_ranges() {
         setup.wait_until_idle();
         let sorted = setup.nodes.catalog().unwrap().named("sorted").unwrap().remove(0);
         assert_eq!((sorted.bytes(), sorted.pieces.len()), (expected().len() as u64, RANGES as usize));
+    }
+}
+
+/// An agent takes 256 connections, so a node must not keep one to each of a thousand others.
+#[test]
+fn a_node_of_a_large_job_keeps_no_connection_to_each_other_node() {
+    for (count, kept) in [(3, 3), (40, 1)] {
+        let setup = Setup::new(count, &Remainders::new(0, 0, Duration::ZERO));
+        let finished = setup.run(&context()).unwrap();
+        let open = || -> Vec<u64> {
+            let agents = setup.agents.iter().flatten();
+            agents.map(|agent| agent.agent().status().connections.open).collect()
+        };
+        // The driver has one connection. A connection that was let go of closes soon.
+        let end = Instant::now() + Duration::from_secs(20);
+        while open().into_iter().any(|open| open > kept) {
+            assert!(Instant::now() < end, "{:?} connections, expected at most {kept}", open());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        println!("{count} nodes: {:?} connections", open());
+        assert_eq!(text(&finished), expected());
     }
 }
 

@@ -205,7 +205,9 @@ fn inputs(
         let tokens: Vec<u32> = of_node.iter().map(|(_, producer)| producer.token).collect();
         let content = RangeContent::Outputs { outputs, range };
         let request = RangeRequest { session: session.id.clone(), content };
-        let got = fetch(job, (&session.nodes, node), &request, (tokens.len(), &tokens), kept_bytes)?;
+        let got = fetch(job, (&session.nodes, node), &request, (tokens.len(), &tokens), kept_bytes);
+        session.end_fetch(node);
+        let got = got?;
         fetched.push((node, got.iter().map(|range| range.bytes).sum()));
         let places = of_node.iter().map(|(place, _)| *place);
         found.extend(places.zip(got.into_iter().map(|range| range.stored)));
@@ -232,7 +234,8 @@ fn copied(
     let pieces: Vec<PieceRequest> = pieces.into_iter().filter(|piece| piece.from < piece.to).collect();
     let content = RangeContent::Pieces(pieces.clone());
     let request = RangeRequest { session: session.id.clone(), content };
-    let fetched = fetch(job, (&session.nodes, node), &request, (pieces.len(), &[]), u64::MAX)?;
+    let fetched = fetch(job, (&session.nodes, node), &request, (pieces.len(), &[]), u64::MAX);
+    session.end_fetch(node);
     let source = |(piece, fetched): (PieceRequest, FetchedRange)| {
         let PieceRequest { number, whole, from, to, offset, lines, .. } = piece;
         match fetched.stored {
@@ -243,5 +246,5 @@ fn copied(
             _ => Err(format!("received {} bytes of a piece, expected {}", fetched.bytes, to - from).into()),
         }
     };
-    Ok(pieces.into_iter().zip(fetched).map(source).collect::<Result<_, Failure>>()?)
+    Ok(pieces.into_iter().zip(fetched?).map(source).collect::<Result<_, Failure>>()?)
 }

@@ -22,6 +22,11 @@ use crate::StageWork;
 
 /// The number of requests for ranges that a session serves at the same time. Further requests wait.
 const SERVES_MAX: usize = 8;
+/// The number of other nodes to which a session keeps connections. If a job has more nodes, a fetch opens a connection
+/// and closes it, since attempts fetch from all nodes in turn and would otherwise keep a connection to each: a thousand
+/// for each node, of which an agent takes 256. This is half of the default of
+/// [`Options::max_connections`](crate::Options).
+const PEERS_MAX: usize = 32;
 /// The part of a session's memory that holds the checksums and directories of its outputs: one of this number, besides
 /// [`OUTPUTS_BYTES`]. The checksums of 16 GiB of outputs take 1 MiB, so a session with 16 GiB of memory stores up to 16
 /// TiB of outputs. Further attempts fail for lack of memory.
@@ -139,6 +144,13 @@ struct State {
 impl Session {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no panic under this lock")
+    }
+
+    /// Closes the connection of a fetch that has ended, unless the job has few nodes.
+    pub fn end_fetch(&self, node: usize) {
+        if self.nodes.addresses().count() > PEERS_MAX + 1 {
+            self.nodes.disconnect(node);
+        }
     }
 
     /// Returns the output of an attempt if its directory has this checksum.

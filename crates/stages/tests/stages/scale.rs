@@ -1,6 +1,10 @@
 //! Tests jobs of the size of a large cluster. `tests/memory.rs` tests the memory of the same job.
 
-use std::time::{Duration, Instant};
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+    time::{Duration, Instant},
+};
 
 use inshore_stages::{Action, NodeId, Options, Scheduler};
 
@@ -75,4 +79,55 @@ fn a_hundred_nodes_of_which_five_are_lost_finish_right_for_many_seeds() {
         lost_outputs += outcome.counters.lost_outputs;
     }
     assert!(lost_outputs > 0);
+}
+
+/// A model of the connections between nodes while all of them merge. An attempt fetches from one node after the other,
+/// beginning after its own, over a connection that it opens and closes. A node serves eight fetches at the same time, in
+/// the order of their arrival, and a connection that waits is open too. Returns the largest number of connections that
+/// a node has at a moment, to fetch and to serve.
+fn most_connections(nodes: usize, slots: usize, spread_percent: u64, seed: u64) -> usize {
+    const SERVES_MAX: usize = 8;
+    let mut dice = Dice::new(seed);
+    let percents: Vec<u64> = (0..nodes).map(|_| 100 + dice.below(spread_percent + 1)).collect();
+    let (mut serving, mut waiting) = (vec![0; nodes], vec![VecDeque::<(usize, usize)>::new(); nodes]);
+    // The ends of fetches: time, number of the attempt, and step in its round.
+    let mut ends: BinaryHeap<Reverse<(u64, usize, usize)>> = BinaryHeap::new();
+    let mut arrivals: VecDeque<(usize, usize)> = (0..nodes * slots).map(|attempt| (attempt, 1)).collect();
+    let (mut now, mut most, mut touched) = (0, 0, Vec::new());
+    loop {
+        while let Some((attempt, step)) = arrivals.pop_front() {
+            let node = (attempt % nodes + step) % nodes;
+            waiting[node].push_back((attempt, step));
+            touched.push(node);
+        }
+        for node in touched.drain(..) {
+            most = most.max(slots + serving[node] + waiting[node].len());
+            while serving[node] < SERVES_MAX
+                && let Some((attempt, step)) = waiting[node].pop_front()
+            {
+                serving[node] += 1;
+                let time = (500 + dice.below(1_000)) * percents[node] / 100;
+                ends.push(Reverse((now + time, attempt, step)));
+            }
+        }
+        let Some(Reverse((at, attempt, step))) = ends.pop() else { return most };
+        now = at;
+        let node = (attempt % nodes + step) % nodes;
+        serving[node] -= 1;
+        touched.push(node);
+        if step + 1 < nodes {
+            arrivals.push_back((attempt, step + 1));
+        }
+    }
+}
+
+#[test]
+fn a_thousand_nodes_that_merge_have_at_most_64_connections_each() {
+    for (slots, spread_percent) in [(2, 20), (2, 100), (4, 20)] {
+        for seed in 1..=3 {
+            let most = most_connections(1_000, slots, spread_percent, seed);
+            println!("{slots} slots, speeds of 100 to {} %: {most} connections", 100 + spread_percent);
+            assert!(most <= 64, "{most} connections");
+        }
+    }
 }
