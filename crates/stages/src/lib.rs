@@ -107,6 +107,7 @@ mod driver;
 mod error;
 mod events;
 mod ids;
+mod lists;
 mod node;
 mod options;
 mod plan;

@@ -174,6 +174,13 @@ fn ask(nodes: &Nodes, task: SingleTask) -> Result<(Vec<u8>, Value), Error> {
     Ok((bytes, reader.summary().unwrap()))
 }
 
+/// Runs a task, and returns its summary.
+fn summary(nodes: &Nodes, task: SingleTask) -> Result<Value, Error> {
+    let mut reader = nodes.read_task(0, task);
+    while reader.next(&context())?.is_some() {}
+    Ok(reader.summary().unwrap())
+}
+
 fn refusal(nodes: &Nodes, kind: &'static str, arguments: Value) -> String {
     match ask(nodes, task(kind, arguments)) {
         Err(Error::Refused { what, .. }) => what,
@@ -291,26 +298,40 @@ fn invalid_requests_are_refused_and_leave_nothing() {
         assert!(told.contains(expected), "{changed}: {told}");
     }
     let (open, _events) = open(&client, session(json!({})));
-    let attempt = |work: Value| json!({"session": ID, "token": 1, "stage": 0, "partition": 0, "work": work});
-    let producer = |node: usize, token: u32| json!({"token": token, "checksum": 1, "node": node});
-    for (work, expected) in [
-        (json!({"Merge": {"ranges": [{"range": 0, "producers": [producer(0, 99)]}], "states": []}}), "Gone"),
+    let attempt = |lists: Value, work: Value| json!({"session": ID, "token": 1, "stage": 1, "partition": 0, "lists": lists, "work": work});
+    // Attempt 99 as the output of a partition, on a node: base 64 of three u32 and a u64.
+    let list = |from: u32, partitions: u32, outputs: &str| json!([{"stage": 0, "partitions": partitions, "from": from, "to": from + 1, "outputs": outputs}]);
+    let merge = || json!({"Merge": {"ranges": [0], "states": []}});
+    let (own, on_node_5, of_partition_7) =
+        ("AAAAAGMAAAAAAAAAAQAAAAAAAAA", "AAAAAGMAAAAFAAAAAQAAAAAAAAA", "BwAAAGMAAAAAAAAAAQAAAAAAAAA");
+    for (lists, work, expected) in [
+        (json!([]), merge(), "the list of the outputs of stage 0 is incomplete"),
+        (list(1, 1, own), merge(), "Behind"),
+        (list(0, 1, on_node_5), merge(), "invalid request: outputs of unknown partitions or nodes"),
+        (list(0, 1, of_partition_7), merge(), "invalid request: outputs of unknown partitions or nodes"),
+        (list(0, 1, "AAAA"), merge(), "invalid request: an invalid list"),
+        (list(0, 1, "=%="), merge(), "invalid request: an invalid list"),
+        (list(0, 1, own), merge(), "Gone"),
         (
-            json!({"Merge": {"ranges": [], "states": [{"range": 0, "producers": [producer(5, 99)]}]}}),
-            "invalid request",
+            json!([{"stage": 7, "partitions": u32::MAX, "from": 0, "to": 1, "outputs": own}]),
+            merge(),
+            "the list of a stage's outputs",
         ),
-        (json!({"MapOf": {"node": 5, "pieces": []}}), "invalid request"),
+        (json!([]), json!({"Merge": {"ranges": [], "states": [[0, 1]]}}), "Gone"),
+        (json!([]), json!({"Merge": {"ranges": [], "states": [[5, 1]]}}), "stage 5 is incomplete"),
+        (json!([]), json!({"MapOf": {"node": 5, "pieces": []}}), "invalid request"),
         (
+            json!([]),
             json!({"MapOf": {"node": 0, "pieces": [{"number": 0, "whole": 0, "dataset": "none", "id": 1, "file": "f",
             "from": 9, "to": 5, "offset": 0, "lines": 0}]}}),
             "invalid request",
         ),
     ] {
-        let told = match ask(&client, task("stage-attempt", attempt(work.clone()))) {
-            Ok((_, summary)) => summary.to_string(),
+        let told = match summary(&client, task("stage-attempt", attempt(lists.clone(), work.clone()))) {
+            Ok(summary) => summary.to_string(),
             Err(error) => error.to_string(),
         };
-        assert!(told.contains(expected) && !told.contains("panicked"), "{work}: {told}");
+        assert!(told.contains(expected) && !told.contains("panicked"), "{lists} {work}: {told}");
     }
     drop(open);
     setting.wait_until_idle();

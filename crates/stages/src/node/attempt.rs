@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arrow_array::{BooleanArray, RecordBatch};
 use inshore_kernel::{Failure, Reply, Source, SourceOffset, Sources, Task, TaskHandler, TaskSource};
 use inshore_nodes::protocol::PieceRequest;
 use inshore_store::Job;
@@ -14,7 +15,10 @@ use super::{
     output::{OutputWriter, RangeBytes, RangeInput, StoredOutput},
     session::{Session, Sessions, Slot},
 };
-use crate::{FailureKind, FetchFailure, MergeInputs, StageTask};
+use crate::{
+    FailureKind, FetchFailure, MergeInputs, StageTask,
+    lists::{ListPart, Producer},
+};
 
 /// The request for an attempt.
 #[derive(Debug, Serialize, Deserialize)]
@@ -26,6 +30,9 @@ pub(crate) struct AttemptRequest {
     pub token: u32,
     pub stage: u32,
     pub partition: u32,
+    /// What the node lacks of the lists of outputs.
+    #[serde(default)]
+    pub lists: Vec<ListPart>,
     pub work: WorkRequest,
 }
 
@@ -36,26 +43,20 @@ pub(crate) enum WorkRequest {
     Map,
     /// Read pieces that another node holds.
     MapOf { node: usize, pieces: Vec<PieceRequest> },
-    /// Merge ranges of the outputs of each producing stage, and read states.
-    Merge { ranges: Vec<RangeOf>, states: Vec<RangeOf> },
+    /// Merge one range of each output of some stages: the range with the number of the partition. Read the states that
+    /// the same partition of other stages has, each given by its stage and the number of its range. The node takes the
+    /// outputs from its lists.
+    Merge { ranges: Vec<u32>, states: Vec<(u32, u32)> },
     /// Delete the output of the attempt.
     Delete,
 }
 
 /// One range of outputs of a stage.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct RangeOf {
-    pub range: u32,
+#[derive(Debug)]
+struct RangeOf {
+    range: u32,
     /// The outputs, in the order of the stage's partitions.
-    pub producers: Vec<Producer>,
-}
-
-/// An output that a merge reads.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Producer {
-    pub token: u32,
-    pub checksum: u64,
-    pub node: usize,
+    producers: Vec<Producer>,
 }
 
 /// The result of an attempt: the summary of its task.
@@ -78,6 +79,8 @@ pub(crate) enum AttemptResult {
         cause: FetchFailure,
     },
     Deleted,
+    /// The attempt did not begin: the node lacks earlier parts of its lists.
+    Behind,
 }
 
 /// The handler that runs attempts.
@@ -92,8 +95,8 @@ impl TaskHandler for Attempts {
         false
     }
 
-    fn work(&self, task: Task, _reply: &mut dyn Reply) -> Result<Value, Failure> {
-        let AttemptRequest { session, token, stage, partition, work } =
+    fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
+        let AttemptRequest { session, token, stage, partition, lists, work } =
             serde_json::from_value(task.arguments)?;
         let session = self.0.get(&session).ok_or("the session of the attempt has ended")?;
         if let WorkRequest::Delete = work {
@@ -101,6 +104,19 @@ impl TaskHandler for Attempts {
             return Ok(json!(AttemptResult::Deleted));
         }
         check(&work, session.nodes.addresses().count())?;
+        let is_merge = matches!(work, WorkRequest::Merge { .. });
+        let is_whole = session.take_lists(&lists, is_merge, task.job.cancel())?;
+        if !lists.is_empty() {
+            drop(lists);
+            // The driver then knows that the lists have arrived.
+            reply.batch(RecordBatch::try_from_iter([(
+                "lists",
+                Arc::new(BooleanArray::from(vec![is_whole])) as _,
+            )])?)?;
+        }
+        if is_merge && !is_whole {
+            return Ok(json!(AttemptResult::Behind));
+        }
         let slot = session.begin_attempt(token, task.job.cancel())?;
         let of = (stage, partition);
         let result = match run(&session, &slot, of, work, task.sources) {
@@ -127,13 +143,9 @@ type Fetches = Vec<(usize, u64)>;
 /// Checks the nodes and the pieces that a request names.
 fn check(work: &WorkRequest, nodes: usize) -> Result<(), Failure> {
     let is_valid = match work {
-        WorkRequest::Map | WorkRequest::Delete => true,
+        WorkRequest::Map | WorkRequest::Delete | WorkRequest::Merge { .. } => true,
         WorkRequest::MapOf { node, pieces } => {
             *node < nodes && pieces.iter().all(|piece| piece.from <= piece.to)
-        }
-        WorkRequest::Merge { ranges, states } => {
-            let mut producers = ranges.iter().chain(states).flat_map(|range| &range.producers);
-            producers.all(|producer| producer.node < nodes)
         }
     };
     is_valid.then_some(()).ok_or_else(|| "invalid request: work of unknown nodes or pieces".into())
@@ -156,6 +168,13 @@ fn run(
             Ok((map(session, &task, Sources::of(sources))?, vec![(node, bytes)]))
         }
         WorkRequest::Merge { ranges, states } => {
+            let listed = |stage, range, only| -> Result<RangeOf, Failure> {
+                Ok(RangeOf { range, producers: session.listed_outputs(stage, only)? })
+            };
+            let ranges = ranges.into_iter().map(|stage| listed(stage, partition, None));
+            let ranges = ranges.collect::<Result<Vec<RangeOf>, Failure>>()?;
+            let states = states.into_iter().map(|(stage, range)| listed(stage, range, Some(partition)));
+            let states = states.collect::<Result<Vec<RangeOf>, Failure>>()?;
             let count = ranges.iter().chain(&states).map(|range| range.producers.len() as u64).sum();
             let kept_bytes = session.work.kept_bytes(job.budget().memory_bytes(), count);
             let mut fetched = Fetches::new();
@@ -197,7 +216,7 @@ fn inputs(
     for step in 1..nodes {
         let node = (session.own + step) % nodes;
         let of_node: Vec<(usize, &Producer)> =
-            producers.iter().enumerate().filter(|(_, producer)| producer.node == node).collect();
+            producers.iter().enumerate().filter(|(_, producer)| producer.node as usize == node).collect();
         if of_node.is_empty() {
             continue;
         }
@@ -212,7 +231,8 @@ fn inputs(
         let places = of_node.iter().map(|(place, _)| *place);
         found.extend(places.zip(got.into_iter().map(|range| range.stored)));
     }
-    for (place, producer) in producers.iter().enumerate().filter(|(_, producer)| producer.node == session.own)
+    for (place, producer) in
+        producers.iter().enumerate().filter(|(_, producer)| producer.node as usize == session.own)
     {
         let Some(output) = session.output(producer.token, producer.checksum) else {
             return Err(FetchError::Missing(vec![producer.token], FetchFailure::Gone));

@@ -19,6 +19,7 @@
 
 mod attempt;
 mod fetch;
+mod lists;
 mod memory;
 mod output;
 mod publish;
@@ -27,7 +28,7 @@ mod session;
 
 use self::{attempt::Attempts, publish::Publishes, ranges::Ranges, session::Sessions};
 pub(crate) use self::{
-    attempt::{AttemptRequest, AttemptResult, Producer, RangeOf, WorkRequest},
+    attempt::{AttemptRequest, AttemptResult, WorkRequest},
     publish::{PublishAnswer, PublishRequest},
     ranges::{RANGE_KIND, RangeContent, RangeRequest},
     session::SessionRequest,

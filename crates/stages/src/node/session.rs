@@ -1,9 +1,9 @@
 //! The sessions of the jobs in which a node takes part.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     sync::{Arc, Condvar, Mutex, MutexGuard},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use arrow_array::{RecordBatch, UInt32Array};
@@ -15,10 +15,14 @@ use serde_json::{Value, json};
 
 use super::{
     SESSION_KIND,
+    lists::OutputList,
     memory::{PUBLISH_BYTES, SERVE_BYTES, SLOT_BESIDE_BYTES},
     output::StoredOutput,
 };
-use crate::StageWork;
+use crate::{
+    StageWork,
+    lists::{ListPart, Producer},
+};
 
 /// The number of requests for ranges that a session serves at the same time. Further requests wait.
 const SERVES_MAX: usize = 8;
@@ -35,6 +39,10 @@ const OUTPUTS_PART: u64 = 16;
 const OUTPUTS_BYTES: u64 = 2 << 20;
 /// The interval at which a waiting thread checks for cancellation.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// The time for which a merge waits for the parts of its lists that other attempts bring. They were sent before the merge,
+/// so this is the time by which one request can overtake another one on the same connection.
+const LISTS_WAIT: Duration = Duration::from_secs(1);
 
 /// The memory of a session besides its slots and the part for outputs, in bytes.
 const BESIDE_BYTES: u64 = SERVES_MAX as u64 * SERVE_BYTES + OUTPUTS_BYTES;
@@ -131,6 +139,8 @@ pub(super) struct Session {
 #[derive(Default)]
 struct State {
     outputs: BTreeMap<u32, Arc<StoredOutput>>,
+    /// The outputs of all nodes, by stage.
+    lists: BTreeMap<u32, OutputList>,
     running: BTreeMap<u32, Cancel>,
     /// The requests that are served, by their numbers.
     serving: BTreeMap<u64, Cancel>,
@@ -139,6 +149,16 @@ struct State {
     is_closed: bool,
     /// The dataset that is being published, and its generation if it has its map.
     publishing: Option<(DatasetBuilder, Option<Generation>)>,
+}
+
+impl State {
+    fn add(&mut self, job: &Job, part: &ListPart, nodes: usize) -> Result<bool, Failure> {
+        let list = match self.lists.entry(part.stage) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(OutputList::new(job, part.partitions)?),
+        };
+        list.add(part, nodes)
+    }
 }
 
 impl Session {
@@ -164,6 +184,28 @@ impl Session {
 
     pub fn delete(&self, token: u32) {
         self.state().outputs.remove(&token);
+    }
+
+    /// Adds parts to the lists of outputs. Returns false if a list lacks the parts before them. If `is_awaited`, waits for
+    /// these parts for a moment.
+    pub fn take_lists(&self, parts: &[ListPart], is_awaited: bool, cancel: &Cancel) -> Result<bool, Failure> {
+        let nodes = self.nodes.addresses().count();
+        let end = Instant::now() + if is_awaited { LISTS_WAIT } else { Duration::ZERO };
+        let mut is_whole = true;
+        for part in parts {
+            is_whole &= self.wait_until(cancel, |state| match state.add(&self.job, part, nodes) {
+                Ok(false) if Instant::now() < end => None,
+                added => Some(added),
+            })??;
+            self.changed.notify_all();
+        }
+        Ok(is_whole)
+    }
+
+    /// Returns the outputs of a stage that the lists name, or the output of one of its partitions.
+    pub fn listed_outputs(&self, stage: u32, only: Option<u32>) -> Result<Vec<Producer>, Failure> {
+        let outputs = self.state().lists.get(&stage).and_then(|list| list.outputs(only));
+        outputs.ok_or_else(|| format!("the list of the outputs of stage {stage} is incomplete").into())
     }
 
     /// Waits until a condition holds, and changes the state.
