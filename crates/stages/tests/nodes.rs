@@ -162,7 +162,7 @@ fn context() -> Context {
 
 fn task(kind: &'static str, arguments: Value) -> SingleTask {
     let memory_bytes = Some(if kind == "stage-session" { 32 << 20 } else { 0 });
-    SingleTask { kind, arguments, pieces: Vec::new(), memory_bytes }
+    SingleTask { kind, arguments, pieces: Vec::new(), memory_bytes, trace: None }
 }
 
 /// Runs a task, and returns the bytes of its answer and its summary.
@@ -289,6 +289,7 @@ fn invalid_requests_are_refused_and_leave_nothing() {
         (json!({"slots": 0}), "without slots"),
         (json!({"slots": u32::MAX, "slot_bytes": u64::MAX}), "too little memory"),
         (json!({"slots": 4000, "slot_bytes": 0}), "too little memory"),
+        (json!({"trace": 7}), "invalid type"),
         (json!({"own": 1}), "unknown nodes"),
         (json!({"nodes": []}), "unknown nodes"),
         (json!({"nodes": [["127.0.0.1:1:1", null]]}), "invalid dns name"),
@@ -332,6 +333,15 @@ fn invalid_requests_are_refused_and_leave_nothing() {
             Err(error) => error.to_string(),
         };
         assert!(told.contains(expected) && !told.contains("panicked"), "{lists} {work}: {told}");
+    }
+    for trace in ["", "g", "0\n1", &"0".repeat(33)] {
+        let attempt = attempt(json!([]), merge());
+        let told =
+            summary(&client, SingleTask { trace: Some(trace.to_string()), ..task("stage-attempt", attempt) });
+        assert!(
+            told.unwrap_err().to_string().contains("a trace id has at most 32 hexadecimal digits"),
+            "{trace}"
+        );
     }
     drop(open);
     setting.wait_until_idle();

@@ -101,7 +101,7 @@ impl Driver<'_> {
         let PartitionId { stage, partition } = partition;
         let request =
             AttemptRequest { session: self.id.clone(), token: token.0, stage, partition, lists, work };
-        SingleTask { pieces, ..task_of_session(ATTEMPT_KIND, &request) }
+        SingleTask { pieces, ..task_of_session(ATTEMPT_KIND, &request, Some(&self.trace)) }
     }
 
     /// Returns what a node does for an attempt, and the pieces that it reads. Returns `None` if a producer of a merge has

@@ -57,8 +57,7 @@ pub fn run(nodes: &Nodes, context: &Context, job: &StagesJob) -> Result<Finished
     });
     let stages = stages.collect();
     let (scheduler, actions) = Scheduler::start(plan, job.options.clone(), &slots);
-    let mut id = [0; 16];
-    getrandom::fill(&mut id).expect("the system gives random numbers");
+    let trace = random_id();
     let node = |member: &Member| NodeReport { node: member.address.clone(), ..NodeReport::default() };
     let nodes_report = members.iter().map(node).collect();
     let mut driver = Driver {
@@ -66,7 +65,8 @@ pub fn run(nodes: &Nodes, context: &Context, job: &StagesJob) -> Result<Finished
         context,
         job,
         members,
-        id: format!("{:032x}", u128::from_le_bytes(id)),
+        id: random_id(),
+        trace,
         began: Instant::now(),
         scheduler,
         actions: actions.into(),
@@ -84,8 +84,9 @@ pub fn run(nodes: &Nodes, context: &Context, job: &StagesJob) -> Result<Finished
         runs: 0,
     };
     let outputs = driver.drive(&events)?;
-    let Driver { members, id, sessions, lines, stages, nodes_report, scheduler, began, .. } = driver;
+    let Driver { members, id, trace, sessions, lines, stages, nodes_report, scheduler, began, .. } = driver;
     let report = JobReport {
+        trace,
         stages,
         nodes: nodes_report,
         attempts: scheduler.counters(),
@@ -93,6 +94,13 @@ pub fn run(nodes: &Nodes, context: &Context, job: &StagesJob) -> Result<Finished
     };
     let sessions = sessions.into_iter().map(|(number, session)| (number, session.task)).collect();
     Ok(FinishedJob::new(nodes.clone(), members, id, sessions, outputs, &lines, report))
+}
+
+/// Returns a random number of 128 bits, as 32 hexadecimal digits.
+fn random_id() -> String {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).expect("the system gives random numbers");
+    format!("{:032x}", u128::from_le_bytes(id))
 }
 
 impl Driver<'_> {
@@ -205,8 +213,12 @@ impl Driver<'_> {
             slot_bytes: self.job.slot_bytes,
             nodes: nodes.collect(),
             own: node.0 as usize,
+            trace: Some(self.trace.clone()),
         };
-        let task = SingleTask { memory_bytes: Some(needed_bytes), ..task_of_session(SESSION_KIND, &request) };
+        let task = SingleTask {
+            memory_bytes: Some(needed_bytes),
+            ..task_of_session(SESSION_KIND, &request, Some(&self.trace))
+        };
         let sender = self.sender.clone();
         let task = self.nodes.watch_task(member.index, task, move |event| {
             // The receiver lives as long as the driver.

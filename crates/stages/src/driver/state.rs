@@ -41,6 +41,8 @@ pub(super) struct Driver<'a> {
     pub job: &'a StagesJob,
     pub members: Vec<Member>,
     pub id: String,
+    /// The trace id of the job.
+    pub trace: String,
     pub began: Instant,
     pub scheduler: Scheduler,
     pub actions: VecDeque<Action>,

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::{
     ATTEMPT_KIND, RangeContent, RangeRequest,
+    counters::End,
     fetch::{FetchError, FetchedRange, fetch},
     output::{OutputWriter, RangeBytes, RangeInput, StoredOutput},
     session::{Session, Sessions, Slot},
@@ -119,15 +120,21 @@ impl TaskHandler for Attempts {
         }
         let slot = session.begin_attempt(token, task.job.cancel())?;
         let of = (stage, partition);
+        let mut counted = session.counters.start(is_merge);
         let result = match run(&session, &slot, of, work, task.sources) {
             Ok((output, fetched)) => {
                 let (bytes, checksum, lines) = (output.bytes(), output.checksum, output.lines);
                 session.add(token, Arc::new(output));
+                counted.end(End::Done);
                 AttemptResult::Finished { bytes, checksum, lines, fetched }
             }
-            Err(FetchError::Missing(outputs, cause)) => AttemptResult::FetchFailed { outputs, cause },
+            Err(FetchError::Missing(outputs, cause)) => {
+                counted.end(End::Missing);
+                AttemptResult::FetchFailed { outputs, cause }
+            }
             Err(FetchError::Failed(failure)) => {
                 task.job.check_cancelled()?;
+                counted.end(End::Failed);
                 let is_full = matches!(failure.downcast_ref(), Some(inshore_store::Error::NoSpace { .. }));
                 let kind = if is_full { FailureKind::DiskFull } else { FailureKind::Retryable };
                 AttemptResult::Failed { kind, why: failure.to_string() }
@@ -224,9 +231,7 @@ fn inputs(
         let tokens: Vec<u32> = of_node.iter().map(|(_, producer)| producer.token).collect();
         let content = RangeContent::Outputs { outputs, range };
         let request = RangeRequest { session: session.id.clone(), content };
-        let got = fetch(job, (&session.nodes, node), &request, (tokens.len(), &tokens), kept_bytes);
-        session.end_fetch(node);
-        let got = got?;
+        let got = fetch(session, job, node, &request, (tokens.len(), &tokens), kept_bytes)?;
         fetched.push((node, got.iter().map(|range| range.bytes).sum()));
         let places = of_node.iter().map(|(place, _)| *place);
         found.extend(places.zip(got.into_iter().map(|range| range.stored)));
@@ -254,8 +259,7 @@ fn copied(
     let pieces: Vec<PieceRequest> = pieces.into_iter().filter(|piece| piece.from < piece.to).collect();
     let content = RangeContent::Pieces(pieces.clone());
     let request = RangeRequest { session: session.id.clone(), content };
-    let fetched = fetch(job, (&session.nodes, node), &request, (pieces.len(), &[]), u64::MAX);
-    session.end_fetch(node);
+    let fetched = fetch(session, job, node, &request, (pieces.len(), &[]), u64::MAX)?;
     let source = |(piece, fetched): (PieceRequest, FetchedRange)| {
         let PieceRequest { number, whole, from, to, offset, lines, .. } = piece;
         match fetched.stored {
@@ -266,5 +270,5 @@ fn copied(
             _ => Err(format!("received {} bytes of a piece, expected {}", fetched.bytes, to - from).into()),
         }
     };
-    Ok(pieces.into_iter().zip(fetched?).map(source).collect::<Result<_, Failure>>()?)
+    Ok(pieces.into_iter().zip(fetched).map(source).collect::<Result<_, Failure>>()?)
 }

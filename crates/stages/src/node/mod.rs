@@ -18,6 +18,7 @@
 //! scratch.
 
 mod attempt;
+mod counters;
 mod fetch;
 mod lists;
 mod memory;
@@ -68,7 +69,13 @@ pub fn with_stages(
         .with(Publishes(sessions))
 }
 
-/// Returns a task that names a session. The task works in the memory of the session, and takes no other memory.
-pub(crate) fn task_of_session(kind: &'static str, request: &impl Serialize) -> SingleTask {
-    SingleTask { kind, arguments: json!(request), pieces: Vec::new(), memory_bytes: Some(0) }
+/// Returns a task that names a session. The task works in the memory of the session, and takes no other memory. `trace`
+/// is the trace id of the job.
+pub(crate) fn task_of_session(
+    kind: &'static str,
+    request: &impl Serialize,
+    trace: Option<&str>,
+) -> SingleTask {
+    let trace = trace.map(str::to_string);
+    SingleTask { kind, arguments: json!(request), pieces: Vec::new(), memory_bytes: Some(0), trace }
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use arrow_array::{RecordBatch, UInt32Array};
-use inshore_kernel::{Failure, Reply, Task, TaskHandler};
+use inshore_kernel::{Failure, Metric, Reply, Task, TaskHandler};
 use inshore_nodes::{ClientConfig, NodeCredentials, Nodes, protocol::Generation};
 use inshore_store::{Cancel, DatasetBuilder, Job};
 use serde::{Deserialize, Serialize};
@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::{
     SESSION_KIND,
+    counters::{Counters, Stored},
     lists::OutputList,
     memory::{PUBLISH_BYTES, SERVE_BYTES, SLOT_BESIDE_BYTES},
     output::StoredOutput,
@@ -84,6 +85,9 @@ pub(crate) struct SessionRequest {
     pub nodes: Vec<(String, Option<String>)>,
     /// The index of this node in the list.
     pub own: usize,
+    /// The trace id of the job. Unlike the id of the session, it is no secret and appears in logs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
 }
 
 /// The sessions of a node, and the handler that runs them.
@@ -94,16 +98,29 @@ struct Inner {
     works: Vec<Arc<dyn StageWork>>,
     credentials: Option<NodeCredentials>,
     sessions: Mutex<BTreeMap<String, Arc<Session>>>,
+    counters: Arc<Counters>,
 }
 
 impl Sessions {
     pub fn new(works: Vec<Arc<dyn StageWork>>, credentials: Option<NodeCredentials>) -> Sessions {
-        Sessions(Arc::new(Inner { works, credentials, sessions: Mutex::default() }))
+        Sessions(Arc::new(Inner { works, credentials, sessions: Mutex::default(), counters: Arc::default() }))
     }
 
     /// Returns a session that has not ended.
     pub fn get(&self, id: &str) -> Option<Arc<Session>> {
         self.all().get(id).cloned()
+    }
+
+    /// Returns what the node stores for all sessions.
+    fn stored(&self) -> Stored {
+        let sessions: Vec<Arc<Session>> = self.all().values().cloned().collect();
+        let mut stored = Stored { sessions: sessions.len() as u64, ..Stored::default() };
+        for session in sessions {
+            let state = session.state();
+            stored.outputs += state.outputs.len() as u64;
+            stored.bytes += state.outputs.values().map(|output| output.file.len()).sum::<u64>();
+        }
+        stored
     }
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Session>>> {
@@ -130,6 +147,8 @@ pub(super) struct Session {
     pub arguments: Value,
     pub nodes: Nodes,
     pub own: usize,
+    pub trace: Option<String>,
+    pub counters: Arc<Counters>,
     slots: u32,
     slot_bytes: u64,
     state: Mutex<State>,
@@ -330,6 +349,11 @@ impl TaskHandler for Sessions {
         SESSION_KIND
     }
 
+    /// Returns the metrics of all requests of jobs.
+    fn metrics(&self) -> Vec<Metric> {
+        self.0.counters.metrics(self.stored())
+    }
+
     /// Holds the memory and the scratch of a job until the connection of the driver ends.
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
         let request: SessionRequest = serde_json::from_value(task.arguments)?;
@@ -355,6 +379,8 @@ impl TaskHandler for Sessions {
             work,
             arguments: request.arguments,
             own: request.own,
+            trace: request.trace,
+            counters: self.0.counters.clone(),
             slots: request.slots,
             slot_bytes: request.slot_bytes,
             state: Mutex::default(),
