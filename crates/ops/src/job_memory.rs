@@ -52,10 +52,11 @@ impl JobMemory {
         self.nodes.max(1) * u64::from(self.slots) * PARTITIONS_PER_SLOT
     }
 
-    /// Returns the number of ranges of an exchange, also if it has few bytes: a range for each slot suffices then.
+    /// Returns the number of ranges of an exchange, also if it has few bytes: a range for each slot suffices then. The
+    /// number is a multiple of the number of slots, so that the last attempts of a stage use all slots.
     pub fn ranges_of_any(&self, bytes: u64) -> u64 {
         let slots = self.nodes.max(1) * u64::from(self.slots);
-        self.ranges(bytes).min((bytes / RANGE_BYTES_MIN).max(slots))
+        self.ranges(bytes).min((bytes / RANGE_BYTES_MIN).max(1)).next_multiple_of(slots)
     }
 
     /// Returns the number of ranges of an exchange of `bytes` bytes. A range takes about a quarter of a slot, so that

@@ -46,8 +46,18 @@ impl Error {
         }
     }
 
+    /// Returns whether a stage of the query fails with this error wherever and whenever it runs: an error of the query, or
+    /// of a value in its tables.
+    pub fn is_final(&self) -> bool {
+        match self {
+            Error::Query(_) | Error::NoColumn(_) => true,
+            Error::Table(error) => error.is_contradiction(),
+            _ => false,
+        }
+    }
+
     /// Returns whether the query may succeed with a plan of fewer partitions, each of which has more memory.
-    pub(crate) fn is_of_memory(&self) -> bool {
+    pub fn is_of_memory(&self) -> bool {
         match self {
             Error::Memory(_) => true,
             Error::Store(error) => is_of_budget(error),

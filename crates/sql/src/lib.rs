@@ -68,7 +68,9 @@ pub use error::{Error, Result};
 pub use inshore_tables::TableMetadata;
 pub use operators::OperatorStats;
 pub use query::{Query, Report, run_fragment, run_stage, smallest_memory_bytes, stack_bytes, table_names};
-pub use remote::{Fragment, FragmentInput, FragmentRows, FragmentStage, RemoteExecutor, StageRows};
+pub use remote::{
+    ExchangeRows, Fragment, FragmentInput, FragmentRows, FragmentStage, RemoteExecutor, StageRows,
+};
 pub use scan::{Feed, FragmentScan};
 pub use tables::Tables;
 

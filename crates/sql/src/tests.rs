@@ -1097,7 +1097,9 @@ fn a_fragment_of_another_plan_is_refused() {
     let of_stage = |stage: usize, ranges: u32| {
         let (fragment, none) =
             (fragment("SELECT sum(amount) FROM t", "", 0), StageRows::Exchanges(Vec::new()));
-        run_stage(&job, &fragment, (stage, ranges), none, |_, _| Ok(())).unwrap_err().to_string()
+        run_stage(&job, &fragment, (stage, ranges), (none, Vec::new()), |_, _| Ok(()))
+            .unwrap_err()
+            .to_string()
     };
     assert!(of_stage(0, 1).contains(another));
     assert!(of_stage(0, 0).contains("an exchange has 1 to"));

@@ -26,11 +26,16 @@ fn plan() -> inshore_stages::Result<Plan> {
     let splitters = (1..PARTITIONS).map(|key| u128::from(key).to_be_bytes()[6..].to_vec()).collect();
     let map = Stage {
         input: StageInput::Replicas(replicas.collect()),
+        broadcasts: Vec::new(),
         output: StageOutput::Exchange(Partitioning::Range { splitters }),
         memory_bytes: 1 << 30,
     };
-    let merge =
-        Stage { input: StageInput::exchange([0]), output: StageOutput::Result, memory_bytes: 1 << 30 };
+    let merge = Stage {
+        input: StageInput::exchange([0]),
+        broadcasts: Vec::new(),
+        output: StageOutput::Result,
+        memory_bytes: 1 << 30,
+    };
     Plan::new(vec![map, merge])
 }
 

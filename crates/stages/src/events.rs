@@ -115,7 +115,7 @@ pub enum Event {
         /// The reason, for the user.
         why: String,
     },
-    /// An attempt cannot fetch ranges of some producers. A merge attempt has fetched all other ranges, keeps them on
+    /// An attempt cannot fetch ranges of some producers. The attempt has fetched all other ranges, keeps them on
     /// its scratch, has freed its slot, and waits for [`Action::Resume`].
     FetchFailed {
         /// The attempt.
@@ -181,13 +181,15 @@ pub enum Action {
         /// The work.
         work: Work,
     },
-    /// Resume a merge attempt after a failed fetch, in a slot for which its node has asked. The driver passes the
+    /// Resume an attempt after a failed fetch, in a slot for which its node has asked. The driver passes the
     /// producers' outputs again.
     Resume {
         /// The attempt.
         token: AttemptToken,
         /// The node.
         node: NodeId,
+        /// The work.
+        work: Work,
     },
     /// End an attempt, and delete what it wrote.
     Cancel {

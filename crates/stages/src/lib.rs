@@ -127,4 +127,4 @@ pub use node::{
 pub use options::Options;
 pub use plan::{Partitioning, Plan, Stage, StageInput, StageOutput};
 pub use scheduler::{Counters, Scheduler};
-pub use work::{MergeInputs, StageTask, StageWork};
+pub use work::{MapInputs, MergeInputs, StageTask, StageWork};

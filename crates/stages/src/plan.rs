@@ -68,6 +68,9 @@ pub enum StageOutput {
 pub struct Stage {
     /// The input.
     pub input: StageInput,
+    /// The numbers of the stages that are *broadcast* to the stage: each partition reads all their rows. Their exchange
+    /// has one range. For example, the small side of a join is broadcast to the partitions of the other side.
+    pub broadcasts: Vec<u32>,
     /// The destination of the outputs.
     pub output: StageOutput,
     /// The memory of one attempt, in bytes.
@@ -85,11 +88,16 @@ pub struct Stage {
 /// let by_key = Partitioning::Range { splitters: vec![b"m".to_vec()] };
 /// let map = Stage {
 ///     input: StageInput::Replicas(replicas),
+///     broadcasts: Vec::new(),
 ///     output: StageOutput::Exchange(by_key),
 ///     memory_bytes: 64 << 20,
 /// };
-/// let merge =
-///     Stage { input: StageInput::exchange([0]), output: StageOutput::Result, memory_bytes: 64 << 20 };
+/// let merge = Stage {
+///     input: StageInput::exchange([0]),
+///     broadcasts: Vec::new(),
+///     output: StageOutput::Result,
+///     memory_bytes: 64 << 20,
+/// };
 /// let plan = Plan::new(vec![map, merge])?;
 /// assert_eq!((plan.partitions(0), plan.partitions(1)), (2, 2));
 /// # Ok::<(), inshore_stages::Error>(())
@@ -109,7 +117,8 @@ impl Plan {
     /// Returns [`Error::InvalidPlan`] if there is no stage; if a stage but the last one has no exchange or the last one
     /// has one; if a stage has no partition or a map partition has no replica; if a producer is not an earlier stage,
     /// is named twice, or is read by no stage; if the producers of a stage have different numbers of ranges, or other
-    /// numbers of partitions than a stage that reads their state; or if splitters do not ascend.
+    /// numbers of partitions than a stage that reads their state; if a broadcast stage has several ranges; or if
+    /// splitters do not ascend.
     pub fn new(stages: Vec<Stage>) -> Result<Plan> {
         let mut partitions = Vec::with_capacity(stages.len());
         for (number, stage) in stages.iter().enumerate() {
@@ -117,7 +126,7 @@ impl Plan {
                 .and_then(|count| check_output(stage, number + 1 == stages.len()).map(|()| count));
             partitions.push(of_stage.map_err(|why| Error::InvalidPlan { stage: number as u32, why })?);
         }
-        let producers: Vec<Vec<u32>> = stages.iter().map(|stage| producers(&stage.input)).collect();
+        let producers: Vec<Vec<u32>> = stages.iter().map(producers).collect();
         let is_read = |number: usize| producers.iter().any(|of| of.contains(&(number as u32)));
         let last = stages.len().checked_sub(1);
         let last = last.ok_or_else(|| Error::InvalidPlan { stage: 0, why: "a plan has stages".into() })?;
@@ -139,9 +148,14 @@ impl Plan {
         self.partitions[stage as usize]
     }
 
-    /// Returns the stages whose outputs a stage reads, in ascending order. A map stage has none.
+    /// Returns the stages whose outputs a stage reads, in ascending order.
     pub fn producers(&self, stage: u32) -> &[u32] {
         &self.producers[stage as usize]
+    }
+
+    /// Returns true if a stage reads input partitions.
+    pub fn is_map(&self, stage: u32) -> bool {
+        matches!(self.stages[stage as usize].input, StageInput::Replicas(_))
     }
 
     /// Returns the stages whose state a stage reads.
@@ -161,12 +175,26 @@ impl Plan {
     }
 }
 
+/// Returns the number of ranges of the exchange of a stage.
+fn exchange_of(earlier: &[Stage], producer: u32) -> std::result::Result<u32, String> {
+    match earlier.get(producer as usize).map(|stage| &stage.output) {
+        Some(StageOutput::Exchange(partitioning)) => Ok(partitioning.partitions()),
+        _ => Err(format!("producer {producer} is not an earlier stage with an exchange")),
+    }
+}
+
 /// Returns the number of partitions that the input of a stage has, or the rule that the input breaks.
 fn input_partitions(
     earlier: &[Stage],
     partitions: &[u32],
     stage: &Stage,
 ) -> std::result::Result<u32, String> {
+    for &producer in &stage.broadcasts {
+        let ranges = exchange_of(earlier, producer)?;
+        if ranges != 1 {
+            return Err(format!("stage {producer} is broadcast and has {ranges} ranges, expected 1"));
+        }
+    }
     let (ranges, states) = match &stage.input {
         StageInput::Replicas(replicas) => {
             if let Some(bare) = replicas.iter().position(Vec::is_empty) {
@@ -179,16 +207,12 @@ fn input_partitions(
         }
         StageInput::Exchange { ranges, states } => (ranges, states),
     };
-    let exchange = |producer: u32| match earlier.get(producer as usize).map(|stage| &stage.output) {
-        Some(StageOutput::Exchange(partitioning)) => Ok(partitioning.partitions()),
-        _ => Err(format!("producer {producer} is not an earlier stage with an exchange")),
-    };
     let mut found = None;
     for (place, &producer) in ranges.iter().enumerate() {
         if ranges[..place].contains(&producer) {
             return Err(format!("producer {producer} is named twice"));
         }
-        let ranges = exchange(producer)?;
+        let ranges = exchange_of(earlier, producer)?;
         match found.replace(ranges) {
             Some(other) if other != ranges => {
                 return Err(format!("its producers have {other} and {ranges} ranges"));
@@ -201,7 +225,7 @@ fn input_partitions(
         if states[..place].contains(&producer) {
             return Err(format!("the state of stage {producer} is named twice"));
         }
-        exchange(producer)?;
+        exchange_of(earlier, producer)?;
         let held = partitions[producer as usize];
         if held != found {
             return Err(format!("stage {producer} has {held} states, expected {found}"));
@@ -210,10 +234,13 @@ fn input_partitions(
     Ok(found)
 }
 
-/// Returns the stages whose outputs an input reads, in ascending order.
-fn producers(input: &StageInput) -> Vec<u32> {
-    let StageInput::Exchange { ranges, states } = input else { return Vec::new() };
-    let mut all = [ranges.as_slice(), states].concat();
+/// Returns the stages whose outputs a stage reads, in ascending order.
+fn producers(stage: &Stage) -> Vec<u32> {
+    let (ranges, states): (&[u32], &[u32]) = match &stage.input {
+        StageInput::Replicas(_) => (&[], &[]),
+        StageInput::Exchange { ranges, states } => (ranges, states),
+    };
+    let mut all = [ranges, states, &stage.broadcasts].concat();
     all.sort_unstable();
     all.dedup();
     all

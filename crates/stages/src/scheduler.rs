@@ -28,7 +28,7 @@ use crate::{
     events::{Action, Event, FailureKind, Output},
     ids::{AttemptToken, NodeId, PartitionId},
     options::Options,
-    plan::{Plan, StageInput},
+    plan::Plan,
 };
 
 /// The numbers of a job's attempts.
@@ -73,10 +73,16 @@ pub struct Counters {
 ///
 /// let map = Stage {
 ///     input: StageInput::Replicas(vec![vec![NodeId(0)]]),
+///     broadcasts: Vec::new(),
 ///     output: StageOutput::Exchange(Partitioning::Hash { partitions: 1 }),
 ///     memory_bytes: 1 << 20,
 /// };
-/// let merge = Stage { input: StageInput::exchange([0]), output: StageOutput::Result, memory_bytes: 1 << 20 };
+/// let merge = Stage {
+///     input: StageInput::exchange([0]),
+///     broadcasts: Vec::new(),
+///     output: StageOutput::Result,
+///     memory_bytes: 1 << 20,
+/// };
 /// let plan = Plan::new(vec![map, merge])?;
 /// let (mut scheduler, actions) = Scheduler::start(plan, Options::default(), &[(NodeId(0), 1)]);
 /// let mut actions = std::collections::VecDeque::from(actions);
@@ -315,14 +321,9 @@ impl Scheduler {
 
 fn stage_states(plan: &Plan) -> Vec<StageState> {
     let mut stages: Vec<StageState> = Vec::with_capacity(plan.stages().len());
-    for (number, stage) in plan.stages().iter().enumerate() {
+    for number in 0..plan.stages().len() {
         let producers = plan.producers(number as u32);
-        let level = match &stage.input {
-            StageInput::Replicas(_) => 0,
-            StageInput::Exchange { .. } => {
-                1 + producers.iter().map(|&of| stages[of as usize].level).max().unwrap_or_default()
-            }
-        };
+        let level = producers.iter().map(|&of| 1 + stages[of as usize].level).max().unwrap_or_default();
         producers.iter().for_each(|&of| stages[of as usize].consumers.push(number as u32));
         let count = plan.partitions(number as u32);
         stages.push(StageState {

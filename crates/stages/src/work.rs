@@ -19,6 +19,15 @@ pub struct StageTask<'a> {
     pub partition: u32,
 }
 
+/// The input of a map attempt.
+#[derive(Debug)]
+pub struct MapInputs {
+    /// The pieces of the partition.
+    pub sources: Sources,
+    /// For each stage of [`JobStage::broadcasts`](crate::JobStage), its rows in the order of its partitions.
+    pub broadcasts: Vec<Vec<RangeInput>>,
+}
+
 /// The input of a merge attempt. Ranges of other nodes have been fetched, and lie in memory or on scratch.
 #[derive(Debug)]
 pub struct MergeInputs {
@@ -26,6 +35,8 @@ pub struct MergeInputs {
     pub ranges: Vec<Vec<RangeInput>>,
     /// For each stage of [`JobInput::Exchange::states`](crate::JobInput), the state of the partition.
     pub states: Vec<RangeInput>,
+    /// For each stage of [`JobStage::broadcasts`](crate::JobStage), its rows in the order of its partitions.
+    pub broadcasts: Vec<Vec<RangeInput>>,
 }
 
 impl MergeInputs {
@@ -57,7 +68,7 @@ pub trait StageWork: Send + Sync {
     ///
     /// # Errors
     /// Returns the error that prevents the attempt from completing. The driver tries again on another node.
-    fn map(&self, task: &StageTask<'_>, input: Sources, output: &mut OutputWriter) -> Result<(), Failure>;
+    fn map(&self, task: &StageTask<'_>, inputs: MapInputs, output: &mut OutputWriter) -> Result<(), Failure>;
 
     /// Reads one range of each output of the producers, and writes an exchange or the bytes of a result partition.
     ///

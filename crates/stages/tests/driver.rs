@@ -11,12 +11,12 @@ use std::{
 };
 
 use arrow_array::{RecordBatch, UInt64Array, cast::AsArray, types::UInt64Type};
-use inshore_kernel::{Failure, OpenedSource, Sources, TaskHandlers};
+use inshore_kernel::{Failure, OpenedSource, TaskHandlers};
 use inshore_nodes::{
     Agent, AgentConfig, ClientConfig, DistributedFile, LoadOptions, Nodes, PageConfig, RunningAgent,
 };
 use inshore_stages::{
-    DriverError, Error, FinishedJob, InputPartition, JobStage, MergeInputs, NodeReport, Options,
+    DriverError, Error, FinishedJob, InputPartition, JobStage, MapInputs, MergeInputs, NodeReport, Options,
     OutputWriter, StageTask, StageWork, StagesJob, memory_bytes, run, with_stages,
 };
 use inshore_store::{Budget, Cancel, Context, FileReader, Store};
@@ -52,11 +52,16 @@ impl StageWork for Remainders {
         "remainders"
     }
 
-    fn map(&self, task: &StageTask<'_>, input: Sources, output: &mut OutputWriter) -> Result<(), Failure> {
+    fn map(
+        &self,
+        task: &StageTask<'_>,
+        MapInputs { sources, .. }: MapInputs,
+        output: &mut OutputWriter,
+    ) -> Result<(), Failure> {
         let job = task.job;
         fail(&self.map_failures, "map")?;
         let mut text = Vec::new();
-        for source in input {
+        for source in sources {
             let OpenedSource::Dataset(_, file, range) = source?.source.open(job).1? else {
                 return Err("the input is no dataset".into());
             };

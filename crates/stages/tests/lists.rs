@@ -8,16 +8,18 @@ use std::{
     time::Duration,
 };
 
-use inshore_kernel::{Failure, Sources, TaskHandlers};
+use inshore_kernel::{Failure, TaskHandlers};
 use inshore_nodes::{Agent, AgentConfig, ClientConfig, Nodes, RunningAgent};
 use inshore_stages::{
-    InputPartition, JobInput, JobStage, MergeInputs, Options, OutputWriter, StageTask, StageWork, StagesJob,
-    memory_bytes, run, with_stages,
+    DriverError, FinishedJob, InputPartition, JobInput, JobStage, MapInputs, MergeInputs, Options,
+    OutputWriter, StageTask, StageWork, StagesJob, memory_bytes, run, with_stages,
 };
 use inshore_store::{Budget, Cancel, Context, Store};
 use serde_json::Value;
 
 const SLOT_BYTES: u64 = 16 << 20;
+/// The number of partitions of the stage that is broadcast.
+const SMALL: usize = 3;
 
 /// A job that counts the outputs that each merge reads. Some attempts fail.
 #[derive(Default)]
@@ -46,7 +48,7 @@ impl StageWork for Counts {
         "counts"
     }
 
-    fn map(&self, task: &StageTask<'_>, _: Sources, _: &mut OutputWriter) -> Result<(), Failure> {
+    fn map(&self, task: &StageTask<'_>, _: MapInputs, _: &mut OutputWriter) -> Result<(), Failure> {
         self.work(task.job)
     }
 
@@ -58,8 +60,9 @@ impl StageWork for Counts {
     ) -> Result<(), Failure> {
         self.work(task.job)?;
         let counts: Vec<usize> = inputs.ranges.iter().map(Vec::len).collect();
-        if task.stage == 2 {
-            output.bytes(format!("{counts:?} {}\n", inputs.states.len()).as_bytes())?;
+        if task.stage == 3 {
+            let (states, broadcasts) = (inputs.states.len(), inputs.broadcasts[0].len());
+            output.bytes(format!("{counts:?} {states} {broadcasts}\n").as_bytes())?;
         }
         Ok(())
     }
@@ -91,20 +94,27 @@ impl Setup {
         Setup { agents, nodes, _folder: folder }
     }
 
-    /// Runs a job with a map stage and two merge stages, of which the last one reads the states of the first one.
-    fn run(&self, maps: usize, merges: u32, max_list_bytes: u64) -> String {
-        let context = Context::new(Budget::new(64 << 20, 2), Cancel::default());
+    /// Runs a job with two map stages and two merge stages, of which the last one reads the states of the first one and
+    /// the broadcast of the second map stage.
+    fn run(&self, maps: usize, merges: u32, max_list_bytes: u64) -> FinishedJob {
         let all = 0..self.agents.len();
-        let inputs = (0..maps).map(|_| InputPartition::empty(all.clone())).collect();
-        let stage = |name: &str, input, ranges| JobStage { name: name.to_string(), input, ranges };
+        let inputs =
+            |count: usize| JobInput::Pieces((0..count).map(|_| InputPartition::empty(all.clone())).collect());
+        let stage = |name: &str, input, broadcasts: Vec<u32>, ranges| JobStage {
+            name: name.to_string(),
+            input,
+            broadcasts,
+            ranges,
+        };
         let exchange = |ranges: Vec<u32>, states: Vec<u32>| JobInput::Exchange { ranges, states };
         let job = StagesJob {
             kind: "counts",
             arguments: Value::Null,
             stages: vec![
-                stage("map", JobInput::Pieces(inputs), merges),
-                stage("first", exchange(vec![0], vec![]), merges),
-                stage("second", exchange(vec![0, 1], vec![1]), 0),
+                stage("map", inputs(maps), vec![], merges),
+                stage("small", inputs(SMALL), vec![], 1),
+                stage("first", exchange(vec![0], vec![]), vec![], merges),
+                stage("second", exchange(vec![0, 2], vec![2]), vec![1], 0),
             ],
             slots: 2,
             slot_bytes: SLOT_BYTES,
@@ -115,15 +125,28 @@ impl Setup {
                 ..Options::default()
             },
         };
-        let (finished, mut read) = (run(&self.nodes, &context, &job).unwrap(), Vec::new());
-        let mut keep = |bytes: &[u8]| {
-            read.extend_from_slice(bytes);
-            Ok(())
-        };
-        finished.read(&context, &mut keep).unwrap();
+        let finished = run(&self.nodes, &context(), &job).unwrap();
         println!("{:?}", finished.report().attempts);
-        String::from_utf8(read).unwrap()
+        finished
     }
+}
+
+fn context() -> Context {
+    Context::new(Budget::new(64 << 20, 2), Cancel::default())
+}
+
+fn text(finished: &FinishedJob) -> Result<String, DriverError> {
+    let mut read = Vec::new();
+    finished.read(&context(), &mut |bytes| {
+        read.extend_from_slice(bytes);
+        Ok(())
+    })?;
+    Ok(String::from_utf8(read).unwrap())
+}
+
+/// Returns the result of a job: a line for each merge with the number of outputs of both ranges, states and broadcasts.
+fn expected(maps: usize, merges: u32) -> String {
+    format!("[{maps}, {merges}] 1 {SMALL}\n").repeat(merges as usize)
 }
 
 #[test]
@@ -131,8 +154,7 @@ fn the_driver_sends_each_node_each_output_once_and_not_with_each_merge() {
     const MAPS: u32 = 300;
     const MERGES: u32 = 300;
     let setup = Setup::new(2, Counts::default());
-    let result = setup.run(MAPS as usize, MERGES, Options::default().max_list_bytes);
-    assert_eq!(result, format!("[{MAPS}, {MERGES}] 1\n").repeat(MERGES as usize));
+    let finished = setup.run(MAPS as usize, MERGES, Options::default().max_list_bytes);
     let sent = setup.nodes.bytes_out();
     // 27 bytes for an entry: two nodes get the lists of two stages, and each of 900 attempts is a request of its own.
     let (lists, requests) = (27 * 2 * u64::from(MAPS + MERGES), 700 * u64::from(MAPS + 2 * MERGES));
@@ -140,14 +162,15 @@ fn the_driver_sends_each_node_each_output_once_and_not_with_each_merge() {
     assert!(sent < 2 * lists + requests, "{sent} bytes");
     let in_each_merge = 27 * u64::from(MERGES) * u64::from(MAPS + MAPS + MERGES);
     assert!(sent * 5 < in_each_merge, "{sent} bytes, and {in_each_merge} with whole lists");
+    assert_eq!(text(&finished).unwrap(), expected(MAPS as usize, MERGES));
 }
 
 #[test]
 fn merges_read_one_output_of_each_partition_after_failures_with_any_limit_of_lists() {
     for (fails, max_list_bytes) in [(0, 0), (7, 0), (5, 100), (3, 8 << 20)] {
         let setup = Setup::new(3, Counts { fails, ..Counts::default() });
-        let result = setup.run(40, 30, max_list_bytes);
-        assert_eq!(result, "[40, 30] 1\n".repeat(30), "every attempt of {fails} fails");
+        let finished = setup.run(40, 30, max_list_bytes);
+        assert_eq!(text(&finished).unwrap(), expected(40, 30), "one attempt of {fails} fails");
     }
 }
 
@@ -156,14 +179,16 @@ fn lists_name_the_outputs_that_replace_those_of_a_lost_node() {
     for pause in [20, 60, 100, 140, 180] {
         let mut setup = Setup::new(3, Counts { nap: Duration::from_millis(5), ..Counts::default() });
         let leaving = setup.agents[1].take().unwrap();
-        let result = std::thread::scope(|scope| {
+        let finished = std::thread::scope(|scope| {
             scope.spawn(move || {
                 std::thread::sleep(Duration::from_millis(pause));
                 drop(leaving);
             });
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| setup.run(60, 30, 200)))
+            setup.run(60, 30, 200)
         });
         // A node that leaves at the end takes its part of the result along, which is an error when it is read.
-        assert!(result.is_err() || result.unwrap() == "[60, 30] 1\n".repeat(30), "after {pause} ms");
+        if let Ok(text) = text(&finished) {
+            assert_eq!(text, expected(60, 30), "after {pause} ms");
+        }
     }
 }

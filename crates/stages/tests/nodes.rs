@@ -11,14 +11,14 @@ use std::{
 };
 
 use arrow_array::{RecordBatch, UInt64Array, cast::AsArray, types::UInt64Type};
-use inshore_kernel::{Failure, Sources, TaskHandlers};
+use inshore_kernel::{Failure, TaskHandlers};
 use inshore_nodes::{
     Agent, AgentConfig, Authority, ClientConfig, ClientCredentials, Error, LoadOptions, NodeCredentials,
     Nodes, Right, RunningAgent, SingleTask, TaskEvent, WatchedTask,
 };
 use inshore_stages::{
-    InputPartition, JobStage, MergeInputs, Options, OutputWriter, StageTask, StageWork, StagesJob, run,
-    with_stages,
+    InputPartition, JobStage, MapInputs, MergeInputs, Options, OutputWriter, StageTask, StageWork, StagesJob,
+    run, with_stages,
 };
 use inshore_store::{Budget, Cancel, Context, FileReader, Store};
 use serde_json::{Value, json};
@@ -36,8 +36,13 @@ impl StageWork for Copies {
         "copies"
     }
 
-    fn map(&self, task: &StageTask<'_>, input: Sources, output: &mut OutputWriter) -> Result<(), Failure> {
-        for source in input {
+    fn map(
+        &self,
+        task: &StageTask<'_>,
+        MapInputs { sources, .. }: MapInputs,
+        output: &mut OutputWriter,
+    ) -> Result<(), Failure> {
+        for source in sources {
             let source = source?.source;
             let (file, range) = source.part().ok_or("the input is a file of a dataset")?;
             let mut reader = FileReader::new(task.job, file, range.clone(), 64 << 10)?;
@@ -61,8 +66,13 @@ impl StageWork for Counts {
         "counts"
     }
 
-    fn map(&self, _: &StageTask<'_>, input: Sources, output: &mut OutputWriter) -> Result<(), Failure> {
-        let count = UInt64Array::from(vec![input.bytes()]);
+    fn map(
+        &self,
+        _: &StageTask<'_>,
+        MapInputs { sources, .. }: MapInputs,
+        output: &mut OutputWriter,
+    ) -> Result<(), Failure> {
+        let count = UInt64Array::from(vec![sources.bytes()]);
         output.batch(0, &RecordBatch::try_from_iter([("bytes", Arc::new(count) as _)])?)
     }
 
@@ -299,43 +309,52 @@ fn invalid_requests_are_refused_and_leave_nothing() {
         assert!(told.contains(expected), "{changed}: {told}");
     }
     let (open, _events) = open(&client, session(json!({})));
-    let attempt = |lists: Value, work: Value| json!({"session": ID, "token": 1, "stage": 1, "partition": 0, "lists": lists, "work": work});
+    let attempt = |lists: &Value, work: &Value, reads: &Value| json!({"session": ID, "token": 1, "stage": 1, "partition": 0, "lists": lists, "work": work, "reads": reads});
     // Attempt 99 as the output of a partition, on a node: base 64 of three u32 and a u64.
     let list = |from: u32, partitions: u32, outputs: &str| json!([{"stage": 0, "partitions": partitions, "from": from, "to": from + 1, "outputs": outputs}]);
-    let merge = || json!({"Merge": {"ranges": [0], "states": []}});
+    let reads = |what: &str, stages: Value| {
+        let mut reads = json!({"ranges": [], "states": [], "broadcasts": []});
+        reads[what] = stages;
+        reads
+    };
+    let none = || reads("ranges", json!([]));
     let (own, on_node_5, of_partition_7) =
         ("AAAAAGMAAAAAAAAAAQAAAAAAAAA", "AAAAAGMAAAAFAAAAAQAAAAAAAAA", "BwAAAGMAAAAAAAAAAQAAAAAAAAA");
-    for (lists, work, expected) in [
-        (json!([]), merge(), "the list of the outputs of stage 0 is incomplete"),
-        (list(1, 1, own), merge(), "Behind"),
-        (list(0, 1, on_node_5), merge(), "invalid request: outputs of unknown partitions or nodes"),
-        (list(0, 1, of_partition_7), merge(), "invalid request: outputs of unknown partitions or nodes"),
-        (list(0, 1, "AAAA"), merge(), "invalid request: an invalid list"),
-        (list(0, 1, "=%="), merge(), "invalid request: an invalid list"),
-        (list(0, 1, own), merge(), "Gone"),
+    for (lists, work, reads, expected) in [
+        (json!([]), json!("Merge"), reads("ranges", json!([0])), "the outputs of stage 0 is incomplete"),
+        (list(1, 1, own), json!("Merge"), reads("ranges", json!([0])), "Behind"),
+        (list(1, 1, own), json!("Map"), reads("broadcasts", json!([0])), "Behind"),
+        (list(0, 1, on_node_5), json!("Map"), none(), "outputs of unknown partitions or nodes"),
+        (list(0, 1, of_partition_7), json!("Map"), none(), "outputs of unknown partitions or nodes"),
+        (list(0, 1, "AAAA"), json!("Map"), none(), "invalid request: an invalid list"),
+        (list(0, 1, "=%="), json!("Map"), none(), "invalid request: an invalid list"),
+        (list(0, 1, own), json!("Merge"), reads("ranges", json!([0])), "Gone"),
         (
             json!([{"stage": 7, "partitions": u32::MAX, "from": 0, "to": 1, "outputs": own}]),
-            merge(),
+            json!("Map"),
+            none(),
             "the list of a stage's outputs",
         ),
-        (json!([]), json!({"Merge": {"ranges": [], "states": [[0, 1]]}}), "Gone"),
-        (json!([]), json!({"Merge": {"ranges": [], "states": [[5, 1]]}}), "stage 5 is incomplete"),
-        (json!([]), json!({"MapOf": {"node": 5, "pieces": []}}), "invalid request"),
+        (json!([]), json!("Merge"), reads("states", json!([[0, 1]])), "Gone"),
+        (json!([]), json!("Merge"), reads("states", json!([[5, 1]])), "stage 5 is incomplete"),
+        (json!([]), json!("Map"), reads("broadcasts", json!([0])), "Gone"),
+        (json!([]), json!({"MapOf": {"node": 5, "pieces": []}}), none(), "invalid request"),
         (
             json!([]),
             json!({"MapOf": {"node": 0, "pieces": [{"number": 0, "whole": 0, "dataset": "none", "id": 1, "file": "f",
             "from": 9, "to": 5, "offset": 0, "lines": 0}]}}),
+            none(),
             "invalid request",
         ),
     ] {
-        let told = match summary(&client, task("stage-attempt", attempt(lists.clone(), work.clone()))) {
+        let told = match summary(&client, task("stage-attempt", attempt(&lists, &work, &reads))) {
             Ok(summary) => summary.to_string(),
             Err(error) => error.to_string(),
         };
-        assert!(told.contains(expected) && !told.contains("panicked"), "{lists} {work}: {told}");
+        assert!(told.contains(expected) && !told.contains("panicked"), "{lists} {work} {reads}: {told}");
     }
     for trace in ["", "g", "0\n1", &"0".repeat(33)] {
-        let attempt = attempt(json!([]), merge());
+        let attempt = attempt(&json!([]), &json!("Map"), &none());
         let told =
             summary(&client, SingleTask { trace: Some(trace.to_string()), ..task("stage-attempt", attempt) });
         assert!(

@@ -39,6 +39,19 @@ use crate::Source;
 /// The error of a failed task, as the client receives it.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
+/// The failure of a task that would fail in the same way each time, for example because a value of its input is
+/// malformed. The text is that of the error.
+#[derive(Debug)]
+pub struct FinalFailure(pub String);
+
+impl std::fmt::Display for FinalFailure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for FinalFailure {}
+
 /// The input of a task on a node.
 #[derive(Debug)]
 pub struct Task {

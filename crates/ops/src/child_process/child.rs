@@ -16,7 +16,7 @@ use arrow_array::RecordBatch;
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::SchemaRef;
 use inshore_kernel::{
-    Failure, OpenedSource, Reply, Source, SourceOffset, Sources, Task, TaskHandler, TaskSource,
+    Failure, FinalFailure, OpenedSource, Reply, Source, SourceOffset, Sources, Task, TaskHandler, TaskSource,
 };
 use inshore_nodes::{compact, open_pieces};
 use inshore_sandbox::ChildMemory;
@@ -28,8 +28,8 @@ use serde_json::Value;
 use super::{
     MIB,
     protocol::{
-        BEGUN, BLOCK, COUNTS, DONE, FAILED, HEADER_BYTES, MessageHeader, NEXT, NextPiece, NextSource,
-        PIECE_BYTES_MAX, READ, ROWS, SentSource, TAKEN, TICK, TaskOrder, shortened,
+        BEGUN, BLOCK, COUNTS, DONE, FAILED, FAILED_FINALLY, HEADER_BYTES, MessageHeader, NEXT, NextPiece,
+        NextSource, PIECE_BYTES_MAX, READ, ROWS, SentSource, TAKEN, TICK, TaskOrder, shortened,
     },
 };
 use crate::queries::{Queries, QueryStages};
@@ -73,7 +73,10 @@ pub(crate) fn run_child(socket: UnixStream, memory: ChildMemory, works: &[&dyn T
     let worked = worked.unwrap_or_else(|_| Err("the task panicked: this is a bug in Inshore".into()));
     let said = match worked {
         Ok(summary) => out.say(DONE, &serde_json::to_vec(&summary).expect("plain data")),
-        Err(failure) => out.say(FAILED, shortened(&failure.to_string()).as_bytes()),
+        Err(failure) => {
+            let kind = if failure.is::<FinalFailure>() { FAILED_FINALLY } else { FAILED };
+            out.say(kind, shortened(&failure.to_string()).as_bytes())
+        }
     };
     // Dropping the last reference to the job frees the job's space on disk, even if the node no longer reads the
     // answer.

@@ -15,15 +15,15 @@ use std::{
 
 use arrow_buffer::Buffer;
 use arrow_ipc::reader::StreamDecoder;
-use inshore_kernel::{Failure, Reply, SourceOffset, Sources, TaskSource};
+use inshore_kernel::{Failure, FinalFailure, Reply, SourceOffset, Sources, TaskSource};
 use inshore_nodes::protocol::PieceRequest;
 use inshore_sandbox::{ChildLimits, ChildProcess, Helper};
 use inshore_store::{Job, ProcessCounts, Store, format_bytes};
 use serde_json::Value;
 
 use super::protocol::{
-    BEGUN, BLOCK, BLOCK_FAILED, COUNTS, DONE, FAILED, HEADER_BYTES, MessageHeader, NEXT, NextPiece,
-    NextSource, PIECE, PIECE_BYTES_MAX, READ, ROWS, SentSource, TAKEN, TICK, TaskOrder, shortened,
+    BEGUN, BLOCK, BLOCK_FAILED, COUNTS, DONE, FAILED, FAILED_FINALLY, HEADER_BYTES, MessageHeader, NEXT,
+    NextPiece, NextSource, PIECE, PIECE_BYTES_MAX, READ, ROWS, SentSource, TAKEN, TICK, TaskOrder, shortened,
 };
 
 /// The maximum time to wait until the store has reclaimed the space of a killed process.
@@ -50,7 +50,7 @@ pub(super) fn ask(
     let (done, is_killed) = match answered {
         // A process that ends by itself frees its space in the store.
         Ok(ChildAnswer::Done(summary)) => (Ok(summary), child.ended().is_some()),
-        Ok(ChildAnswer::Failed(text)) => (Err(text.into()), child.ended().is_some()),
+        Ok(ChildAnswer::Failed(failure)) => (Err(failure), child.ended().is_some()),
         Ok(ChildAnswer::Ended) => {
             let why =
                 child.ended().map_or_else(|| "the process of the task ended early".into(), Failure::from);
@@ -89,7 +89,7 @@ fn give_back(store: &Store) {
 
 enum ChildAnswer {
     Done(Value),
-    Failed(String),
+    Failed(Failure),
     /// The process ended without sending a summary or an error.
     Ended,
 }
@@ -209,7 +209,12 @@ impl ChildConnection<'_> {
                     decoder.finish()?;
                     return Ok(ChildAnswer::Done(serde_json::from_slice(&bytes)?));
                 }
-                FAILED => return Ok(ChildAnswer::Failed(String::from_utf8_lossy(&bytes).into_owned())),
+                FAILED | FAILED_FINALLY => {
+                    let text = String::from_utf8_lossy(&bytes).into_owned();
+                    let is_final = kind == FAILED_FINALLY;
+                    let failure = if is_final { FinalFailure(text).into() } else { text.into() };
+                    return Ok(ChildAnswer::Failed(failure));
+                }
                 other => {
                     return Err(format!(
                         "protocol error: the process of the task sent a message of unknown kind {other}"

@@ -21,6 +21,8 @@ pub(super) const FAILED: u8 = 4;
 pub(super) const BEGUN: u8 = 5;
 /// A request for the next block of a stream, with the number of the stream (u32).
 pub(super) const READ: u8 = 6;
+/// The task failed, and would fail in the same way each time.
+pub(super) const FAILED_FINALLY: u8 = 7;
 /// The two kinds of messages from the node: a batch was taken, and the reply to a request for a source or a block.
 pub(super) const TAKEN: u8 = 2;
 pub(super) const PIECE: u8 = 3;
@@ -104,7 +106,7 @@ impl MessageHeader {
     /// Returns the maximal length of a message of this kind, in bytes.
     pub(super) fn length_max(kind: u8, batch_bytes_max: u64) -> u64 {
         match kind {
-            ROWS | DONE | FAILED | BEGUN => batch_bytes_max,
+            ROWS | DONE | FAILED | FAILED_FINALLY | BEGUN => batch_bytes_max,
             READ => size_of::<u32>() as u64,
             _ => 0,
         }

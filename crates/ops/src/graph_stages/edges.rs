@@ -2,7 +2,7 @@
 
 use arrow_array::RecordBatch;
 use inshore_graph::edges_of_lines;
-use inshore_kernel::{Failure, Sources, TaskSource};
+use inshore_kernel::{Failure, FinalFailure, Sources, TaskSource};
 use inshore_stages::OutputWriter;
 use inshore_store::Job;
 use inshore_tables::{FilePart, Input, LineBlocks};
@@ -44,13 +44,20 @@ pub(super) fn map(
         let mut recycled = Vec::new();
         while let Some(block) = blocks.next_block(recycled)? {
             job.check_cancelled()?;
-            edges_of_lines(name, lines + block.first_line, &block.bytes, |source, target| {
-                buffer.push(source, target, output)
-            })?;
+            let each = |source, target| buffer.push(source, target, output);
+            edges_of_lines(name, lines + block.first_line, &block.bytes, each).map_err(of_line)?;
             recycled = block.bytes;
         }
     }
     buffer.flush(output)
+}
+
+/// Makes an error of a malformed line final: each attempt would read the same line.
+fn of_line(failure: Failure) -> Failure {
+    match failure.downcast_ref() {
+        Some(error @ inshore_graph::Error::BadInput { .. }) => FinalFailure(error.to_string()).into(),
+        _ => failure,
+    }
 }
 
 /// Edges and vertices with their ranges.

@@ -34,8 +34,8 @@ mod supersteps;
 #[cfg(test)]
 mod tests;
 
-use inshore_kernel::{Failure, Sources};
-use inshore_stages::{MergeInputs, OutputWriter, StageTask, StageWork};
+use inshore_kernel::Failure;
+use inshore_stages::{MapInputs, MergeInputs, OutputWriter, StageTask, StageWork};
 use serde::{Deserialize, Serialize};
 
 pub use self::run::{PageRankOnCluster, pagerank_on_cluster};
@@ -80,9 +80,14 @@ impl StageWork for StageGraphs {
         slot_bytes - slot_bytes / 8
     }
 
-    fn map(&self, task: &StageTask<'_>, input: Sources, output: &mut OutputWriter) -> Result<(), Failure> {
+    fn map(
+        &self,
+        task: &StageTask<'_>,
+        MapInputs { sources, .. }: MapInputs,
+        output: &mut OutputWriter,
+    ) -> Result<(), Failure> {
         let arguments: Arguments = serde_json::from_value(task.arguments.clone())?;
-        edges::map(task.job, &arguments, input, output)
+        edges::map(task.job, &arguments, sources, output)
     }
 
     fn merge(

@@ -148,9 +148,15 @@ pub(super) fn stages(arguments: &Arguments, inputs: Vec<InputPartition>) -> Vec<
     let exchange = |name: String, input: (Vec<u32>, Vec<u32>)| JobStage {
         name,
         input: JobInput::Exchange { ranges: input.0, states: input.1 },
+        broadcasts: Vec::new(),
         ranges: arguments.partitions,
     };
-    let map = JobStage { name: "map".into(), input: JobInput::Pieces(inputs), ranges: arguments.partitions };
+    let map = JobStage {
+        name: "map".into(),
+        input: JobInput::Pieces(inputs),
+        broadcasts: Vec::new(),
+        ranges: arguments.partitions,
+    };
     let mut stages = vec![map, exchange("rows".into(), (vec![0], vec![]))];
     let collect = arguments.collect();
     for stage in ROWS + 1..=collect {

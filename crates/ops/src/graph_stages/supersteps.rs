@@ -24,7 +24,7 @@ pub(super) fn superstep(
     inputs: MergeInputs,
     output: &mut OutputWriter,
 ) -> Result<(), Failure> {
-    let MergeInputs { mut ranges, states } = inputs;
+    let MergeInputs { mut ranges, states, .. } = inputs;
     let job = task.job;
     let mut states = states.into_iter();
     let rows = states.next().ok_or("a superstep has no rows")?;

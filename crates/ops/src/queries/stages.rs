@@ -20,14 +20,17 @@ use std::{
 use arrow_array::{ArrayRef, RecordBatch, UInt32Array, cast::AsArray, types::UInt32Type};
 use arrow_ipc::reader::StreamReader;
 use arrow_schema::{ArrowError, DataType, Field, FieldRef, Schema};
-use inshore_kernel::{Failure, OpenedSource, Reply, Source, Sources, Task, TaskHandler, TaskSource};
+use inshore_kernel::{
+    Failure, FinalFailure, OpenedSource, Reply, Source, Sources, Task, TaskHandler, TaskSource,
+};
 use inshore_nodes::{DistributedFile, compact};
 use inshore_sql::{
-    Error, Fragment, FragmentInput, FragmentRows, Result, StageRows, run_stage, smallest_memory_bytes,
+    Error, ExchangeRows, Fragment, FragmentInput, FragmentRows, Result, StageRows, run_stage,
+    smallest_memory_bytes,
 };
 use inshore_stages::{
-    DriverError, InputPartition, JobInput, JobStage, MergeInputs, Options, OutputWriter, RangeInput,
-    ResultRows, StageTask, StageWork, StagesJob,
+    DriverError, Error as StagesError, InputPartition, JobInput, JobStage, MapInputs, MergeInputs, Options,
+    OutputWriter, RangeInput, ResultRows, StageTask, StageWork, StagesJob,
 };
 use inshore_store::{Context, Job, format_bytes};
 use serde::{Deserialize, Serialize};
@@ -77,8 +80,8 @@ struct StageRequest {
 }
 
 /// The code of an attempt, as a task that [`ChildProcessWork`](crate::child_process::ChildProcessWork) can run in a
-/// child process. The sources are shards of a table, or one stream for each exchange. The rows of the answer have one
-/// more column, the number of their range.
+/// child process. The sources are one stream for each stage that is broadcast to the stage, and then shards of a table, or
+/// one stream for each exchange. The rows of the answer have one more column, the number of their range.
 #[derive(Debug)]
 pub struct QueryStages;
 
@@ -99,9 +102,14 @@ impl TaskHandler for QueryStages {
     }
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
-        let Task { job, arguments, sources } = task;
+        let Task { job, arguments, mut sources } = task;
         let StageRequest { of: StageArguments { fragment, ranges, files }, stage } =
             serde_json::from_value(arguments)?;
+        let broadcasts = fragment.stages().get(stage).map_or(0, |stage| stage.broadcasts.len());
+        let exchange = |source: std::result::Result<TaskSource, Failure>| exchange_rows(&job, source?);
+        let broadcasts: Vec<ExchangeRows> =
+            sources.by_ref().take(broadcasts).map(exchange).collect::<std::result::Result<_, Failure>>()?;
+        let has_broadcasts = !broadcasts.is_empty();
         let input = match fragment.path_of(stage) {
             Some(path) => {
                 let files =
@@ -110,11 +118,7 @@ impl TaskHandler for QueryStages {
                     fragment.known_of(stage).ok_or("the fragment does not describe its table")?.clone();
                 StageRows::Files(feed_of(&job, files, known, sources)?)
             }
-            None => StageRows::Exchanges(
-                sources
-                    .map(|source| exchange_rows(&job, source?))
-                    .collect::<std::result::Result<_, Failure>>()?,
-            ),
+            None => StageRows::Exchanges(sources.map(exchange).collect::<std::result::Result<_, Failure>>()?),
         };
         let mut failed = None;
         let each = |range: u32, batch: RecordBatch| {
@@ -125,9 +129,13 @@ impl TaskHandler for QueryStages {
                 },
             )
         };
-        let ran = run_stage(&job, &fragment, (stage, ranges), input, each);
+        let ran = run_stage(&job, &fragment, (stage, ranges), (input, broadcasts), each);
         match (failed, ran) {
             (Some(failure), _) => Err(failure),
+            // Rows that are broadcast must fit in the memory of each slot.
+            (None, Err(error)) if error.is_final() || has_broadcasts && error.is_of_memory() => {
+                Err(FinalFailure(error.to_string()).into())
+            }
             // By an error of the store, a node sees that its disk is full.
             (None, Err(Error::Store(error))) => Err(error.into()),
             (None, ran) => Ok(serde_json::to_value(ran?)?),
@@ -136,10 +144,7 @@ impl TaskHandler for QueryStages {
 }
 
 /// Reads the rows of an exchange: Arrow IPC streams, one after the other.
-fn exchange_rows(
-    job: &Job,
-    source: TaskSource,
-) -> std::result::Result<Box<dyn Iterator<Item = Result<RecordBatch>> + Send>, Failure> {
+fn exchange_rows(job: &Job, source: TaskSource) -> std::result::Result<ExchangeRows, Failure> {
     let bytes = source.source.open(job).1?.into_stream()?.ok_or("an exchange is a stream")?;
     let bytes = SharedStream(Arc::new(Mutex::new(BufReader::with_capacity(STREAM_BUFFER_BYTES, bytes))));
     let mut open: Option<StreamReader<SharedStream>> = None;
@@ -211,9 +216,15 @@ impl<H: TaskHandler> StageQueries<H> {
     fn run(
         &self,
         task: &StageTask<'_>,
+        broadcasts: Vec<Vec<RangeInput>>,
         sources: Sources,
         output: &mut OutputWriter,
     ) -> std::result::Result<(), Failure> {
+        let broadcasts = exchange_sources(task.job, broadcasts);
+        let (bytes, count_max) = (sources.bytes(), broadcasts.len() + sources.count_max());
+        let (sources, leave) = sources.into_parts();
+        let sources = broadcasts.into_iter().map(Ok).chain(sources);
+        let sources = Sources::pulled(sources, bytes, count_max).left_by(leave);
         output.set_buffer(task.job, task.job.budget().memory_bytes() / BUFFER_PART)?;
         let mut arguments = task.arguments.clone();
         arguments["stage"] = task.stage.into();
@@ -234,28 +245,33 @@ impl<H: TaskHandler> StageWork for StageQueries<H> {
     fn map(
         &self,
         task: &StageTask<'_>,
-        input: Sources,
+        MapInputs { sources, broadcasts }: MapInputs,
         output: &mut OutputWriter,
     ) -> std::result::Result<(), Failure> {
-        self.run(task, input, output)
+        self.run(task, broadcasts, sources, output)
     }
 
     fn merge(
         &self,
         task: &StageTask<'_>,
-        inputs: MergeInputs,
+        MergeInputs { ranges, broadcasts, .. }: MergeInputs,
         output: &mut OutputWriter,
     ) -> std::result::Result<(), Failure> {
-        let source = |(number, ranges): (usize, Vec<RangeInput>)| {
-            let job = task.job.clone();
-            let source = Source::new("an exchange", move |context| {
-                let job = job.within(context.budget().clone());
-                Ok(OpenedSource::Stream(Box::new(RangesInTurn { job, rest: ranges.into(), open: None })))
-            });
-            TaskSource { number: number as u64, whole: number as u64, source, stored: None }
-        };
-        self.run(task, Sources::of(inputs.ranges.into_iter().enumerate().map(source).collect()), output)
+        self.run(task, broadcasts, Sources::of(exchange_sources(task.job, ranges)), output)
     }
+}
+
+/// Returns a source for each stage whose ranges an attempt reads.
+fn exchange_sources(job: &Job, exchanges: Vec<Vec<RangeInput>>) -> Vec<TaskSource> {
+    let source = |(number, ranges): (usize, Vec<RangeInput>)| {
+        let job = job.clone();
+        let source = Source::new("an exchange", move |context| {
+            let job = job.within(context.budget().clone());
+            Ok(OpenedSource::Stream(Box::new(RangesInTurn { job, rest: ranges.into(), open: None })))
+        });
+        TaskSource { number: number as u64, whole: number as u64, source, stored: None }
+    };
+    exchanges.into_iter().enumerate().map(source).collect()
 }
 
 /// The bytes of ranges, one after the other. A range is opened when the one before it has ended.
@@ -307,8 +323,16 @@ impl NodeTables {
     pub(super) fn run_stages(&self, job: &Job, fragment: Fragment) -> Result<Box<dyn FragmentRows>> {
         let turn = Turn::wait(&self.state, job)?;
         let stages_job = self.stages_job(&fragment).map_err(Error::from)?;
-        let ran = inshore_stages::run(&self.nodes, job, &stages_job);
-        let finished = ran.map_err(|error| Error::from(FileError::from(error)))?;
+        let finished = inshore_stages::run(&self.nodes, job, &stages_job).map_err(|error| {
+            let has_broadcasts = fragment.stages().iter().any(|stage| stage.is_broadcast);
+            match error {
+                // The query runs again without broadcasts.
+                DriverError::Stages { error: error @ StagesError::Failed { .. }, .. } if has_broadcasts => {
+                    Error::Memory(error.to_string())
+                }
+                error => Error::from(FileError::from(error)),
+            }
+        })?;
         self.state.0.lock().expect("no panic under this lock").jobs.push(finished.report().clone());
         let context: &Context = job;
         Ok(Box::new(StagedRows { rows: finished.into_rows(context), _turn: turn }))
@@ -353,7 +377,9 @@ impl NodeTables {
                     states: Vec::new(),
                 },
             };
-            Ok(JobStage { name: stage.name.clone(), input, ranges })
+            let broadcasts = stage.broadcasts.iter().map(|&of| of as u32).collect();
+            let ranges = if stage.is_broadcast { 1 } else { ranges };
+            Ok(JobStage { name: stage.name.clone(), input, broadcasts, ranges })
         };
         let stages =
             fragment.stages().iter().enumerate().map(stage).collect::<std::result::Result<_, FileError>>()?;

@@ -18,11 +18,11 @@
 use std::{cmp::Ordering, ops::Range, path::Path, thread};
 
 use arrow_array::RecordBatch;
-use inshore_kernel::{Failure, Reply, Sources};
+use inshore_kernel::{Failure, Reply};
 use inshore_nodes::{DistributedFile, OrderedRow, read_from_nodes};
 use inshore_stages::{
-    FinishedJob, InputPartition, JobReport, JobStage, MergeInputs, Options, OutputWriter, READER_BYTES,
-    StageTask, StageWork, StagesJob,
+    FinishedJob, InputPartition, JobReport, JobStage, MapInputs, MergeInputs, Options, OutputWriter,
+    READER_BYTES, StageTask, StageWork, StagesJob,
 };
 use inshore_store::{Context, FileSink, format_bytes};
 use inshore_tables::{Input, Inputs, NewFile, SortOptions, SortSummary};
@@ -96,15 +96,15 @@ impl StageWork for StageSort {
     fn map(
         &self,
         task: &StageTask<'_>,
-        input: Sources,
+        MapInputs { sources, .. }: MapInputs,
         output: &mut OutputWriter,
     ) -> std::result::Result<(), Failure> {
         let job = task.job;
         let arguments: StageArguments = serde_json::from_value(task.arguments.clone())?;
         let how = row_how(arguments.shape()?, &arguments.sort);
-        let bytes = input.bytes();
+        let bytes = sources.bytes();
         let pieces: Vec<Input> =
-            input.map(|source| bytes_of(job, &source?)).collect::<std::result::Result<_, Failure>>()?;
+            sources.map(|source| bytes_of(job, &source?)).collect::<std::result::Result<_, Failure>>()?;
         let mut ranges = Ranges { output, how, splitters: &arguments.splitters()?, next: 0 };
         let inputs = Inputs::asked(pieces.into_iter().map(Ok), Some(bytes));
         sort_pieces(job, "the input", arguments.sort, inputs, &mut ranges).map(drop).map_err(of_store)

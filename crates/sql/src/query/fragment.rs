@@ -20,7 +20,7 @@ use crate::{
     Feed, Fragment, Result,
     current_operator::traced,
     operators::{Limits, ReplaceOperators, Shared},
-    remote::{Exchange, LocalStage, StageRows, check_ranges},
+    remote::{Exchange, ExchangeRows, LocalStage, StageRows, check_ranges},
     scan::{FragmentScan, Scan},
 };
 
@@ -82,7 +82,8 @@ fn run_fragment_here(
 }
 
 /// Runs a stage of a [`Fragment`] on this machine. `each` is called with rows of the stage and their range, of which
-/// there are `ranges`; the rows of the last stage are in range 0.
+/// there are `ranges`; the rows of the last stage are in range 0. `broadcasts` has the rows of each stage that is broadcast
+/// to this one.
 ///
 /// An eighth of the budget, at most 16 MiB, collects rows before they are divided. Rows with equal keys are in one range
 /// on all machines.
@@ -93,7 +94,7 @@ pub fn run_stage(
     job: &Job,
     fragment: &Fragment,
     (stage, ranges): (usize, u32),
-    input: StageRows,
+    input: (StageRows, Vec<ExchangeRows>),
     each: impl FnMut(u32, RecordBatch) -> Result<()> + Send,
 ) -> Result<Report> {
     check_budget(job.budget())?;
@@ -106,10 +107,10 @@ fn run_stage_here(
     job: &Job,
     fragment: &Fragment,
     (stage, ranges): (usize, u32),
-    input: StageRows,
+    input: (StageRows, Vec<ExchangeRows>),
     each: impl FnMut(u32, RecordBatch) -> Result<()>,
 ) -> Result<Report> {
-    let leave = match &input {
+    let leave = match &input.0 {
         StageRows::Files(feed) => feed.leave(),
         StageRows::Exchanges(_) => Arc::new(|| {}),
     };

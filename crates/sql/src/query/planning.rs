@@ -13,7 +13,7 @@ use datafusion::{
         runtime_env::RuntimeEnvBuilder,
     },
     logical_expr::LogicalPlan,
-    physical_optimizer::PhysicalOptimizerRule,
+    physical_optimizer::{PhysicalOptimizerRule, optimizer::PhysicalOptimizer},
     physical_plan::{ExecutionPlan, execute_stream},
     prelude::{SQLOptions, SessionConfig, SessionContext},
     sql::{parser::Statement, sqlparser::ast::Statement as Asked},
@@ -24,7 +24,7 @@ use crate::{
     BATCH_ROWS, Error, Result, Tables,
     current_operator::traced,
     operators::{ReplaceOperators, Shared},
-    remote::{Planning, PushDownFragments, RemoteTables},
+    remote::{BROADCAST_ROWS_MAX, PartitionJoins, Planning, PushDownFragments, RemoteTables},
     rules::{
         aggregates::functions,
         corrections::{check_subqueries, correct_plan, correct_statement},
@@ -83,8 +83,7 @@ pub(super) async fn plan(
     // With one partition, DataFusion would make no partial aggregates, which nodes compute.
     let partitions = if tables.elsewhere().is_some() { partitions.max(2) } else { partitions };
     let with_exchanges = tables.elsewhere().is_some_and(|elsewhere| elsewhere.has_exchanges());
-    // A side that is broadcast to threads of the client would come here, so both sides of a join are partitioned.
-    let is_bold = mode == PlanMode::BroadcastSmallSides && !with_exchanges;
+    let is_bold = mode == PlanMode::BroadcastSmallSides;
     let planning = Planning { partitions, memory_bytes, is_bold, with_exchanges };
     let remote = tables.elsewhere().map(|elsewhere| {
         Arc::new(RemoteTables {
@@ -211,7 +210,7 @@ pub(super) fn context(
     let options = config.options_mut();
     // A join side that is broadcast must be small, since such a join cannot spill to flash.
     let (bytes, rows) = match planning.is_bold {
-        true => ((planning.memory_bytes / 64) as usize, 200_000),
+        true => ((planning.memory_bytes / 64) as usize, BROADCAST_ROWS_MAX),
         false => (0, 0),
     };
     options.optimizer.hash_join_single_partition_threshold = bytes;
@@ -229,6 +228,13 @@ pub(super) fn context(
     let equal_floats = Arc::new(EqualFloats::default());
     state = state.with_analyzer_rule(equal_floats.clone()).with_optimizer_rule(equal_floats);
     state = state.with_analyzer_rule(Arc::new(CheckedNumbers));
+    if planning.with_exchanges {
+        let mut all = PhysicalOptimizer::new().rules;
+        // The rule precedes the one that divides the sides of partitioned joins.
+        let place = all.iter().position(|rule| rule.name() == "join_selection").map_or(0, |place| place + 1);
+        all.insert(place, Arc::new(PartitionJoins));
+        state = state.with_physical_optimizer_rules(all);
+    }
     for rule in rules {
         state = state.with_physical_optimizer_rule(rule);
     }

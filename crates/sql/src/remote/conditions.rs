@@ -43,15 +43,24 @@ pub(super) fn is_round_robin(node: &Arc<dyn ExecutionPlan>) -> bool {
     node.downcast_ref::<RepartitionExec>().is_some_and(shares)
 }
 
+/// Returns whether a plan node has one child, and makes its rows from single rows of the child.
+pub(super) fn is_by_row(node: &Arc<dyn ExecutionPlan>) -> bool {
+    node.is::<FilterExec>() || node.is::<ProjectionExec>() || node.is::<CooperativeExec>()
+}
+
+/// Returns the table of a scan. Tables of the client belong to no fragment, in the client's plan and in a node's plan.
+/// The predicate of the scan needs no check, since filters above the scan test the rows again.
+pub(super) fn table_of(node: &Arc<dyn ExecutionPlan>) -> Option<String> {
+    let scan = node.downcast_ref::<RemoteTableScan>()?;
+    (!scan.is_clients).then(|| scan.table.clone())
+}
+
 /// Returns the table of a plan that only filters and projects the rows of one remote table; otherwise `None`.
 pub(super) fn rows_of(node: &Arc<dyn ExecutionPlan>) -> Result<Option<String>> {
-    if let Some(scan) = node.downcast_ref::<RemoteTableScan>() {
-        // Tables of the client belong to no fragment, in the client's plan and in a node's plan. The predicate of the
-        // scan needs no check, since filters above the scan test the rows again.
-        return Ok((!scan.is_clients).then(|| scan.table.clone()));
+    if node.is::<RemoteTableScan>() {
+        return Ok(table_of(node));
     }
-    let is_simple = node.is::<FilterExec>() || node.is::<ProjectionExec>() || node.is::<CooperativeExec>();
-    if !(is_simple || is_round_robin(node)) || !has_portable_expressions(node)? {
+    if !(is_by_row(node) || is_round_robin(node)) || !has_portable_expressions(node)? {
         return Ok(None);
     }
     rows_of(node.children()[0])

@@ -25,7 +25,7 @@ use super::{
     conditions::is_round_robin,
     pushdown::{Found, plan_text, replace_fragments},
     scan::check_columns,
-    stages::{StagePlan, cut_keys},
+    stages::{StagePlan, broadcast_side, cut_keys},
     table::RemoteTableScan,
 };
 use crate::{
@@ -34,15 +34,15 @@ use crate::{
     scan::{Feed, Files, Scan},
 };
 
-/// The rows of one exchange that a stage reads.
-type ExchangeRows = Box<dyn Iterator<Item = crate::Result<RecordBatch>> + Send>;
+/// The rows of one exchange that a stage reads. The reading thread may block.
+pub type ExchangeRows = Box<dyn Iterator<Item = crate::Result<RecordBatch>> + Send>;
 
 /// The input of a stage on a node.
 pub enum StageRows {
     /// The shards of the table that the stage reads.
     Files(Feed),
     /// The rows of one range of each exchange, in the order of
-    /// [`FragmentInput::Exchanges`](super::FragmentInput). The reading thread may block.
+    /// [`FragmentInput::Exchanges`](super::FragmentInput).
     Exchanges(Vec<ExchangeRows>),
 }
 
@@ -89,7 +89,7 @@ impl Fragment {
         job: &Job,
         plan: Arc<dyn ExecutionPlan>,
         stage: usize,
-        input: StageRows,
+        (input, broadcasts): (StageRows, Vec<ExchangeRows>),
         has_whole_rows: bool,
     ) -> crate::Result<LocalStage> {
         let (_, found) = self.find(plan)?;
@@ -98,6 +98,7 @@ impl Fragment {
             return Err(no_table());
         }
         let StagePlan { plan, keys, .. } = stages.swap_remove(stage);
+        let plan = with_broadcasts(plan, broadcasts)?;
         let plan = match input {
             StageRows::Files(feed) => {
                 over_files(job, plan, self.known_of(stage).ok_or_else(no_table)?, feed, has_whole_rows)?
@@ -110,7 +111,7 @@ impl Fragment {
     /// Finds the fragment in this machine's plan of the query.
     fn find(&self, plan: Arc<dyn ExecutionPlan>) -> crate::Result<(Arc<dyn ExecutionPlan>, Found)> {
         let mut all = None;
-        replace_fragments(plan, self.planning.with_exchanges, |number, found, node| {
+        replace_fragments(plan, self.planning, |number, found, node| {
             let is_same = match &found {
                 Found::Table(table) => *table == self.table,
                 Found::Stages(stages) => stages.iter().map(|stage| &stage.stage).eq(&self.stages),
@@ -163,6 +164,33 @@ fn over_files(
         Ok(Transformed::no(node))
     })?;
     Ok(here.data)
+}
+
+/// Replaces the sides of joins that are broadcast by their rows. `rows` are in the order in which a walk from the root
+/// finds them.
+fn with_broadcasts(
+    plan: Arc<dyn ExecutionPlan>,
+    rows: Vec<ExchangeRows>,
+) -> crate::Result<Arc<dyn ExecutionPlan>> {
+    if rows.is_empty() {
+        return Ok(plan);
+    }
+    let mut rows = rows.into_iter();
+    let here = plan.transform_down(|node| {
+        // A join below a cut belongs to another stage.
+        if cut_keys(&node).is_some() {
+            return Ok(Transformed::new(node, false, TreeNodeRecursion::Jump));
+        }
+        let Some(small) = broadcast_side(&node)? else { return Ok(Transformed::no(node)) };
+        let stream = exchange_stream(small.schema(), rows.next().ok_or_else(no_table)?);
+        let mut children: Vec<Arc<dyn ExecutionPlan>> = node.children().into_iter().cloned().collect();
+        children[0] = StreamExec::plan(stream);
+        Ok(Transformed::yes(replace_children_if_necessary(node, children)?))
+    })?;
+    match rows.next() {
+        None => Ok(here.data),
+        Some(_) => Err(no_table()),
+    }
 }
 
 /// Replaces the cuts of a stage's plan by the rows of exchanges. The plan then has one partition.

@@ -46,10 +46,11 @@ pub(crate) use self::{
     exchange::{Exchange, check_ranges},
     local_plan::LocalStage,
     pushdown::PushDownFragments,
+    stages::{BROADCAST_ROWS_MAX, PartitionJoins},
     table::RemoteTable,
 };
 pub use self::{
-    local_plan::StageRows,
+    local_plan::{ExchangeRows, StageRows},
     stages::{FragmentInput, FragmentStage},
 };
 use crate::Error;
@@ -61,7 +62,7 @@ pub(crate) struct Planning {
     pub partitions: usize,
     /// The memory for which the plan is made.
     pub memory_bytes: u64,
-    /// True if small join sides are broadcast to all threads.
+    /// True if small join sides are broadcast: to all threads, and with exchanges to all nodes.
     pub is_bold: bool,
     /// True if fragments may have several stages, with exchanges of rows between nodes.
     pub with_exchanges: bool,

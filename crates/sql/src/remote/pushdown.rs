@@ -18,7 +18,7 @@ use datafusion::{
 };
 
 use super::{
-    Fragment, RemoteTables,
+    Fragment, Planning, RemoteTables,
     conditions::{fragment_of, has_portable_expressions, is_sendable, rows_of},
     scan::RemoteScan,
     stages::{StagePlan, stages_of},
@@ -36,7 +36,7 @@ pub(super) enum Found {
 
 /// Returns the inputs of a plan that can run on nodes as a whole. If its rows are in an order, the caller sorts them
 /// again.
-fn found(node: &Arc<dyn ExecutionPlan>, with_exchanges: bool) -> Result<Option<Found>> {
+fn found(node: &Arc<dyn ExecutionPlan>, planning: Planning) -> Result<Option<Found>> {
     if !is_sendable(node) {
         return Ok(None);
     }
@@ -45,10 +45,10 @@ fn found(node: &Arc<dyn ExecutionPlan>, with_exchanges: bool) -> Result<Option<F
     }
     // A sort of all rows would be done again above.
     let is_sort = |sort: &SortExec| sort.fetch().is_none();
-    if !with_exchanges || node.downcast_ref::<SortExec>().is_some_and(is_sort) {
+    if !planning.with_exchanges || node.downcast_ref::<SortExec>().is_some_and(is_sort) {
         return Ok(None);
     }
-    Ok(stages_of(node)?.map(Found::Stages))
+    Ok(stages_of(node, planning.is_bold)?.map(Found::Stages))
 }
 
 /// Gives the rows of a fragment with stages the partitions and the order of the plan node that they replace. The ranges
@@ -78,7 +78,7 @@ fn arranged(
 /// With exchanges, a fragment may read several tables.
 pub(super) fn replace_fragments(
     plan: Arc<dyn ExecutionPlan>,
-    with_exchanges: bool,
+    planning: Planning,
     mut replace: impl FnMut(usize, Found, &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>>,
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let mut number = 0;
@@ -95,7 +95,7 @@ pub(super) fn replace_fragments(
             let node = replace_children_if_necessary(node, vec![below])?;
             return Ok(Transformed::new(node, true, TreeNodeRecursion::Jump));
         }
-        let Some(found) = found(&node, with_exchanges)? else { return Ok(Transformed::no(node)) };
+        let Some(found) = found(&node, planning)? else { return Ok(Transformed::no(node)) };
         let is_staged = matches!(found, Found::Stages(_));
         let rows = replace(number, found, &node)?;
         number += 1;
@@ -117,7 +117,7 @@ impl PhysicalOptimizerRule for PushDownFragments {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
         let remote = &self.0;
         let mut fragments = 0;
-        let plan = replace_fragments(plan, remote.planning.with_exchanges, |number, found, node| {
+        let plan = replace_fragments(plan, remote.planning, |number, found, node| {
             fragments += 1;
             let (table, stages) = match found {
                 Found::Table(table) => (table, Vec::new()),

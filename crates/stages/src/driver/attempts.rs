@@ -4,13 +4,13 @@ use arrow_array::{RecordBatch, cast::AsArray};
 use inshore_nodes::{SingleTask, TaskEvent, protocol::PieceRequest};
 
 use super::{
-    job::JobInput,
+    job::{JobInput, JobStage},
     state::{Driver, Message, RunningAttempt},
 };
 use crate::{
     AttemptToken, Event, FailureKind, NodeId, PartitionId, Work,
     lists::{ListPart, Producer},
-    node::{ATTEMPT_KIND, AttemptRequest, WorkRequest, task_of_session},
+    node::{ATTEMPT_KIND, AttemptRequest, StageReads, WorkRequest, task_of_session},
 };
 
 /// Returns true if the message of an attempt says that its node has all parts of the lists.
@@ -69,15 +69,16 @@ impl Driver<'_> {
     fn send(&mut self, token: AttemptToken) {
         let partition = self.partitions[&token];
         let &RunningAttempt { node, work, run, .. } = &self.attempts[&token];
-        let Some((work, pieces)) = self.work_request(partition, node, work) else {
+        let Some(reads) = self.reads(partition) else {
             self.attempts.remove(&token);
             let why = "an output that it reads was lost before it began".to_string();
             self.tell(Event::Failed { token, kind: FailureKind::Retryable, why });
             return self.tell(Event::Asked { node });
         };
+        let (work, pieces) = self.work_request(partition, node, work);
         let lists = self.lists(node, partition.stage);
         let list_bytes = lists.iter().map(ListPart::bytes).sum();
-        let task = self.attempt_task((token, partition), work, lists, pieces);
+        let task = self.attempt_task((token, partition), work, reads, lists, pieces);
         let sender = self.sender.clone();
         let task = self.nodes.watch_task(self.members[node.0 as usize].index, task, move |event| {
             // The receiver lives as long as the driver.
@@ -95,54 +96,66 @@ impl Driver<'_> {
         &self,
         (token, partition): (AttemptToken, PartitionId),
         work: WorkRequest,
+        reads: StageReads,
         lists: Vec<ListPart>,
         pieces: Vec<PieceRequest>,
     ) -> SingleTask {
         let PartitionId { stage, partition } = partition;
-        let request =
-            AttemptRequest { session: self.id.clone(), token: token.0, stage, partition, lists, work };
+        let session = self.id.clone();
+        let request = AttemptRequest { session, token: token.0, stage, partition, lists, work, reads };
         SingleTask { pieces, ..task_of_session(ATTEMPT_KIND, &request, Some(&self.trace)) }
     }
 
-    /// Returns what a node does for an attempt, and the pieces that it reads. Returns `None` if a producer of a merge has
-    /// no output, since a merge without it would lose rows.
+    /// Returns the stages whose outputs a partition reads. Returns `None` if a producer has no output, since an attempt
+    /// without it would lose rows.
+    fn reads(&self, partition: PartitionId) -> Option<StageReads> {
+        let JobStage { input, broadcasts, .. } = &self.job.stages[partition.stage as usize];
+        let (ranges, states): (&[u32], &[u32]) = match input {
+            JobInput::Pieces(_) => (&[], &[]),
+            JobInput::Exchange { ranges, states } => (ranges, states),
+        };
+        let has_state = |&stage: &u32| self.scheduler.has_output(PartitionId { stage, ..partition });
+        let is_whole = ranges.iter().chain(broadcasts).all(|&stage| self.scheduler.has_outputs(stage))
+            && states.iter().all(has_state);
+        let state = |&stage: &u32| (stage, self.job.stages[stage as usize].ranges);
+        is_whole.then(|| StageReads {
+            ranges: ranges.to_vec(),
+            states: states.iter().map(state).collect(),
+            broadcasts: broadcasts.clone(),
+        })
+    }
+
+    /// Returns what a node does for an attempt, and the pieces that it reads.
     fn work_request(
         &self,
         partition: PartitionId,
         node: NodeId,
         work: Work,
-    ) -> Option<(WorkRequest, Vec<PieceRequest>)> {
-        let index = |node: NodeId| self.members[node.0 as usize].index;
-        let stage = &self.job.stages[partition.stage as usize].input;
-        match (work, stage) {
-            (Work::Map { read_from }, JobInput::Pieces(inputs)) => {
-                let pieces = inputs[partition.partition as usize].request(index(read_from));
-                Some(match read_from == node {
-                    true => (WorkRequest::Map, pieces),
-                    false => (WorkRequest::MapOf { node: read_from.0 as usize, pieces }, Vec::new()),
-                })
+    ) -> (WorkRequest, Vec<PieceRequest>) {
+        let input = |node: NodeId| match &self.job.stages[partition.stage as usize].input {
+            JobInput::Pieces(inputs) => {
+                inputs[partition.partition as usize].request(self.members[node.0 as usize].index)
             }
-            (Work::Merge { .. }, JobInput::Exchange { ranges, states }) => {
-                let has_state = |&stage: &u32| self.scheduler.has_output(PartitionId { stage, ..partition });
-                let is_whole = ranges.iter().all(|&stage| self.scheduler.has_outputs(stage))
-                    && states.iter().all(has_state);
-                let state = |&stage: &u32| (stage, self.job.stages[stage as usize].ranges);
-                let states = states.iter().map(state).collect();
-                is_whole.then(|| (WorkRequest::Merge { ranges: ranges.clone(), states }, Vec::new()))
+            JobInput::Exchange { .. } => Vec::new(),
+        };
+        match work {
+            Work::Map { read_from } if read_from == node => (WorkRequest::Map, input(node)),
+            Work::Map { read_from } => {
+                (WorkRequest::MapOf { node: read_from.0 as usize, pieces: input(read_from) }, Vec::new())
             }
+            Work::Merge { .. } => (WorkRequest::Merge, Vec::new()),
             // No node drains yet: a node that shuts down is lost.
-            _ => unreachable!(
-                "maps read pieces, merges read exchanges, and the driver reports no draining node"
-            ),
+            Work::Copy { .. } => unreachable!("the driver reports no draining node"),
         }
     }
 
     /// Returns what a node lacks of the lists that an attempt needs. An attempt also brings the news of its own stage, so
     /// that the next stage does not begin with the whole list for each node.
     fn lists(&mut self, node: NodeId, stage: u32) -> Vec<ListPart> {
-        let mut producers = match &self.job.stages[stage as usize].input {
-            JobInput::Pieces(_) => Vec::new(),
-            JobInput::Exchange { ranges, states } => [ranges.as_slice(), states].concat(),
+        let JobStage { input, broadcasts, .. } = &self.job.stages[stage as usize];
+        let mut producers = match input {
+            JobInput::Pieces(_) => broadcasts.clone(),
+            JobInput::Exchange { ranges, states } => [ranges.as_slice(), states, broadcasts].concat(),
         };
         producers.sort_unstable();
         producers.dedup();

@@ -93,6 +93,8 @@ pub struct JobStage {
     pub name: String,
     /// The input.
     pub input: JobInput,
+    /// The numbers of the stages that are broadcast to the stage: see [`Stage::broadcasts`].
+    pub broadcasts: Vec<u32>,
     /// The number of ranges of the exchange, which is the number of partitions of the stages that read it. The last
     /// stage has none.
     pub ranges: u32,
@@ -102,10 +104,13 @@ impl JobStage {
     /// Returns the stages of a job that maps partitions, and merges `ranges` ranges to the result.
     pub fn map_and_merge(inputs: Vec<InputPartition>, ranges: u32) -> Vec<JobStage> {
         let merge = JobInput::Exchange { ranges: vec![0], states: Vec::new() };
-        vec![
-            JobStage { name: "map".to_string(), input: JobInput::Pieces(inputs), ranges },
-            JobStage { name: "merge".to_string(), input: merge, ranges: 0 },
-        ]
+        let stage = |name: &str, input: JobInput, ranges: u32| JobStage {
+            name: name.to_string(),
+            input,
+            broadcasts: Vec::new(),
+            ranges,
+        };
+        vec![stage("map", JobInput::Pieces(inputs), ranges), stage("merge", merge, 0)]
     }
 }
 
@@ -139,6 +144,7 @@ impl StagesJob {
                     StageInput::Exchange { ranges: ranges.clone(), states: states.clone() }
                 }
             },
+            broadcasts: stage.broadcasts.clone(),
             output: match place + 1 == self.stages.len() {
                 true => StageOutput::Result,
                 false => StageOutput::Exchange(Partitioning::Hash { partitions: stage.ranges }),

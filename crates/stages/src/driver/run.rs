@@ -17,8 +17,8 @@ use super::{
 };
 use crate::{
     Action, AttemptToken, DriverError, Error, Event, FailureKind, InputPartition, NAMED, NodeId, Output,
-    Scheduler, Work,
-    node::{AttemptResult, SESSION_KIND, SessionRequest, WorkRequest, task_of_session},
+    Scheduler,
+    node::{AttemptResult, SESSION_KIND, SessionRequest, StageReads, WorkRequest, task_of_session},
 };
 
 /// The interval of ticks.
@@ -159,7 +159,7 @@ impl Driver<'_> {
                 self.begin_phase(partition.stage);
                 self.start(token, node, work);
             }
-            Action::Resume { token, node } => self.start(token, node, Work::Merge { fan_in: 1 }),
+            Action::Resume { token, node, work } => self.start(token, node, work),
             Action::Cancel { token, node } => {
                 if self.remove_attempt(token).is_some() {
                     self.tell(Event::Asked { node });
@@ -167,7 +167,9 @@ impl Driver<'_> {
             }
             Action::DeleteScratch { token, node } => {
                 let partition = self.partitions[&token];
-                let task = self.attempt_task((token, partition), WorkRequest::Delete, Vec::new(), Vec::new());
+                let of = (token, partition);
+                let task =
+                    self.attempt_task(of, WorkRequest::Delete, StageReads::default(), Vec::new(), Vec::new());
                 let deletion = self.nodes.watch_task(self.members[node.0 as usize].index, task, |_| {});
                 self.deletions.push(deletion);
             }

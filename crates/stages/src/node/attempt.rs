@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use arrow_array::{BooleanArray, RecordBatch};
-use inshore_kernel::{Failure, Reply, Source, SourceOffset, Sources, Task, TaskHandler, TaskSource};
+use inshore_kernel::{
+    Failure, FinalFailure, Reply, Source, SourceOffset, Sources, Task, TaskHandler, TaskSource,
+};
 use inshore_nodes::protocol::PieceRequest;
 use inshore_store::Job;
 use serde::{Deserialize, Serialize};
@@ -17,7 +19,7 @@ use super::{
     session::{Session, Sessions, Slot},
 };
 use crate::{
-    FailureKind, FetchFailure, MergeInputs, StageTask,
+    FailureKind, FetchFailure, MapInputs, MergeInputs, StageTask,
     lists::{ListPart, Producer},
 };
 
@@ -35,6 +37,27 @@ pub(crate) struct AttemptRequest {
     #[serde(default)]
     pub lists: Vec<ListPart>,
     pub work: WorkRequest,
+    /// The outputs that the attempt reads.
+    #[serde(default)]
+    pub reads: StageReads,
+}
+
+/// The outputs of other stages that an attempt reads, which the node takes from its lists.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StageReads {
+    /// The stages of which the attempt reads the range with the number of its partition.
+    pub ranges: Vec<u32>,
+    /// The stages of which the attempt reads the state of its partition, and the number of the range that is the state.
+    pub states: Vec<(u32, u32)>,
+    /// The stages of which the attempt reads range 0.
+    pub broadcasts: Vec<u32>,
+}
+
+impl StageReads {
+    fn is_empty(&self) -> bool {
+        self.ranges.is_empty() && self.states.is_empty() && self.broadcasts.is_empty()
+    }
 }
 
 /// The work of an attempt.
@@ -44,10 +67,8 @@ pub(crate) enum WorkRequest {
     Map,
     /// Read pieces that another node holds.
     MapOf { node: usize, pieces: Vec<PieceRequest> },
-    /// Merge one range of each output of some stages: the range with the number of the partition. Read the states that
-    /// the same partition of other stages has, each given by its stage and the number of its range. The node takes the
-    /// outputs from its lists.
-    Merge { ranges: Vec<u32>, states: Vec<(u32, u32)> },
+    /// Merge ranges and read states.
+    Merge,
     /// Delete the output of the attempt.
     Delete,
 }
@@ -97,7 +118,7 @@ impl TaskHandler for Attempts {
     }
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
-        let AttemptRequest { session, token, stage, partition, lists, work } =
+        let AttemptRequest { session, token, stage, partition, lists, work, reads } =
             serde_json::from_value(task.arguments)?;
         let session = self.0.get(&session).ok_or("the session of the attempt has ended")?;
         if let WorkRequest::Delete = work {
@@ -105,23 +126,22 @@ impl TaskHandler for Attempts {
             return Ok(json!(AttemptResult::Deleted));
         }
         check(&work, session.nodes.addresses().count())?;
-        let is_merge = matches!(work, WorkRequest::Merge { .. });
-        let is_whole = session.take_lists(&lists, is_merge, task.job.cancel())?;
+        let has_all = session.take_lists(&lists, !reads.is_empty(), task.job.cancel())?;
         if !lists.is_empty() {
             drop(lists);
             // The driver then knows that the lists have arrived.
             reply.batch(RecordBatch::try_from_iter([(
                 "lists",
-                Arc::new(BooleanArray::from(vec![is_whole])) as _,
+                Arc::new(BooleanArray::from(vec![has_all])) as _,
             )])?)?;
         }
-        if is_merge && !is_whole {
+        if !reads.is_empty() && !has_all {
             return Ok(json!(AttemptResult::Behind));
         }
         let slot = session.begin_attempt(token, task.job.cancel())?;
         let of = (stage, partition);
-        let mut counted = session.counters.start(is_merge);
-        let result = match run(&session, &slot, of, work, task.sources) {
+        let mut counted = session.counters.start(matches!(work, WorkRequest::Merge));
+        let result = match run(&session, &slot, of, (work, reads), task.sources) {
             Ok((output, fetched)) => {
                 let (bytes, checksum, lines) = (output.bytes(), output.checksum, output.lines);
                 session.add(token, Arc::new(output));
@@ -135,8 +155,11 @@ impl TaskHandler for Attempts {
             Err(FetchError::Failed(failure)) => {
                 task.job.check_cancelled()?;
                 counted.end(End::Failed);
-                let is_full = matches!(failure.downcast_ref(), Some(inshore_store::Error::NoSpace { .. }));
-                let kind = if is_full { FailureKind::DiskFull } else { FailureKind::Retryable };
+                let kind = match failure.downcast_ref() {
+                    Some(inshore_store::Error::NoSpace { .. }) => FailureKind::DiskFull,
+                    _ if failure.is::<FinalFailure>() => FailureKind::Fatal,
+                    _ => FailureKind::Retryable,
+                };
                 AttemptResult::Failed { kind, why: failure.to_string() }
             }
         };
@@ -150,7 +173,7 @@ type Fetches = Vec<(usize, u64)>;
 /// Checks the nodes and the pieces that a request names.
 fn check(work: &WorkRequest, nodes: usize) -> Result<(), Failure> {
     let is_valid = match work {
-        WorkRequest::Map | WorkRequest::Delete | WorkRequest::Merge { .. } => true,
+        WorkRequest::Map | WorkRequest::Merge | WorkRequest::Delete => true,
         WorkRequest::MapOf { node, pieces } => {
             *node < nodes && pieces.iter().all(|piece| piece.from <= piece.to)
         }
@@ -158,55 +181,64 @@ fn check(work: &WorkRequest, nodes: usize) -> Result<(), Failure> {
     is_valid.then_some(()).ok_or_else(|| "invalid request: work of unknown nodes or pieces".into())
 }
 
+/// Returns the outputs that an attempt reads: ranges, states and broadcasts.
+fn listed(session: &Session, partition: u32, reads: StageReads) -> Result<[Vec<RangeOf>; 3], Failure> {
+    let listed = |stage, range, only| -> Result<RangeOf, Failure> {
+        Ok(RangeOf { range, producers: session.listed_outputs(stage, only)? })
+    };
+    let StageReads { ranges, states, broadcasts } = reads;
+    let ranges = ranges.into_iter().map(|stage| listed(stage, partition, None));
+    let states = states.into_iter().map(|(stage, range)| listed(stage, range, Some(partition)));
+    let broadcasts = broadcasts.into_iter().map(|stage| listed(stage, 0, None));
+    Ok([
+        ranges.collect::<Result<_, _>>()?,
+        states.collect::<Result<_, _>>()?,
+        broadcasts.collect::<Result<_, _>>()?,
+    ])
+}
+
 fn run(
     session: &Session,
     slot: &Slot,
     (stage, partition): (u32, u32),
-    work: WorkRequest,
+    (work, reads): (WorkRequest, StageReads),
     sources: Sources,
 ) -> Result<(StoredOutput, Fetches), FetchError> {
     let job = &slot.job;
     let task = StageTask { job, arguments: &session.arguments, stage, partition };
+    let reads = listed(session, partition, reads)?;
+    let count = reads.iter().flatten().map(|range| range.producers.len() as u64).sum();
+    let kept_bytes = session.work.kept_bytes(job.budget().memory_bytes(), count);
+    let mut fetched = Fetches::new();
+    let mut fetch_all = |ranges: Vec<RangeOf>| {
+        let fetch = |range| inputs(session, job, range, kept_bytes, &mut fetched);
+        ranges.into_iter().map(fetch).collect::<Result<Vec<Vec<RangeInput>>, FetchError>>()
+    };
+    let [ranges, states, broadcasts] = reads;
+    let (broadcasts, ranges) = (fetch_all(broadcasts)?, fetch_all(ranges)?);
+    let states = fetch_all(states)?.into_iter().flatten().collect();
+    let mut output = writer(session, job)?;
     match work {
-        WorkRequest::Map | WorkRequest::Delete => Ok((map(session, &task, sources)?, Vec::new())),
+        WorkRequest::Map | WorkRequest::Delete => {
+            session.work.map(&task, MapInputs { sources, broadcasts }, &mut output)?;
+        }
         WorkRequest::MapOf { node, pieces } => {
             let bytes = pieces.iter().map(|piece| piece.to - piece.from).sum();
-            let sources = copied(session, job, node, pieces)?;
-            Ok((map(session, &task, Sources::of(sources))?, vec![(node, bytes)]))
+            let sources = Sources::of(copied(session, job, node, pieces)?);
+            fetched.push((node, bytes));
+            session.work.map(&task, MapInputs { sources, broadcasts }, &mut output)?;
         }
-        WorkRequest::Merge { ranges, states } => {
-            let listed = |stage, range, only| -> Result<RangeOf, Failure> {
-                Ok(RangeOf { range, producers: session.listed_outputs(stage, only)? })
-            };
-            let ranges = ranges.into_iter().map(|stage| listed(stage, partition, None));
-            let ranges = ranges.collect::<Result<Vec<RangeOf>, Failure>>()?;
-            let states = states.into_iter().map(|(stage, range)| listed(stage, range, Some(partition)));
-            let states = states.collect::<Result<Vec<RangeOf>, Failure>>()?;
-            let count = ranges.iter().chain(&states).map(|range| range.producers.len() as u64).sum();
-            let kept_bytes = session.work.kept_bytes(job.budget().memory_bytes(), count);
-            let mut fetched = Fetches::new();
-            let mut fetch_all = |ranges: Vec<RangeOf>| {
-                let fetch = |range| inputs(session, job, range, kept_bytes, &mut fetched);
-                ranges.into_iter().map(fetch).collect::<Result<Vec<Vec<RangeInput>>, FetchError>>()
-            };
-            let (ranges, states) = (fetch_all(ranges)?, fetch_all(states)?.into_iter().flatten().collect());
-            let mut output = writer(session, job)?;
-            session.work.merge(&task, MergeInputs { ranges, states }, &mut output)?;
-            Ok((output.finish()?, fetched))
+        WorkRequest::Merge => {
+            session.work.merge(&task, MergeInputs { ranges, states, broadcasts }, &mut output)?;
         }
     }
+    Ok((output.finish()?, fetched))
 }
 
 /// Begins an output. It takes the memory of the session, since it outlives the slot.
 fn writer(session: &Session, job: &Job) -> inshore_store::Result<OutputWriter> {
     let job = session.job.with_cancel(job.cancel().clone());
     OutputWriter::create(&job, &job.scratch_name("output"))
-}
-
-fn map(session: &Session, task: &StageTask<'_>, sources: Sources) -> Result<StoredOutput, Failure> {
-    let mut output = writer(session, task.job)?;
-    session.work.map(task, sources, &mut output)?;
-    output.finish()
 }
 
 /// Returns one range of each output, in the order of producer partitions. Fetches the ranges of other nodes first, from

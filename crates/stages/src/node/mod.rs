@@ -29,7 +29,7 @@ mod session;
 
 use self::{attempt::Attempts, publish::Publishes, ranges::Ranges, session::Sessions};
 pub(crate) use self::{
-    attempt::{AttemptRequest, AttemptResult, WorkRequest},
+    attempt::{AttemptRequest, AttemptResult, StageReads, WorkRequest},
     publish::{PublishAnswer, PublishRequest},
     ranges::{RANGE_KIND, RangeContent, RangeRequest},
     session::SessionRequest,

@@ -15,6 +15,8 @@ use crate::{
 /// The number of attempts that a pull considers for a second attempt, the oldest first. The bound limits the cost of a
 /// pull in vain. The later attempts are the younger ones, so they are less late.
 const CANDIDATES: usize = 64;
+/// The smallest age of an attempt that gets a second one. A shorter attempt ends before the second attempt of it would.
+const SECOND_ATTEMPT_MIN: Duration = Duration::from_secs(1);
 
 impl Scheduler {
     /// Handles the pull of a node.
@@ -57,7 +59,12 @@ impl Scheduler {
         self.missing.remove(&token);
         self.node_mut(id).waiting.remove(&token);
         self.attempts[token.0 as usize].state = AttemptState::Runs;
-        self.actions.push(Action::Resume { token, node: id });
+        let work = match self.attempt(token).kind {
+            Kind::Map { read_from } => Work::Map { read_from },
+            // An attempt that waits for missing ranges opens one connection at a time.
+            Kind::Merge | Kind::Copy { .. } => Work::Merge { fan_in: 1 },
+        };
+        self.actions.push(Action::Resume { token, node: id, work });
         true
     }
 
@@ -124,18 +131,18 @@ impl Scheduler {
     /// Returns the next queued partition for a node: its own input first, then the input of the node with the longest
     /// queue, in the earliest stage that has work.
     fn next_queued(&self, id: NodeId) -> Option<(PartitionId, Kind)> {
-        self.open_stages().find_map(|stage| match self.plan.stages()[stage as usize].input {
+        let ready = self.open_stages().filter(|&stage| self.is_ready(stage));
+        ready.into_iter().find_map(|stage| match self.plan.stages()[stage as usize].input {
             StageInput::Replicas(_) => self
                 .next_of(id, self.local(stage, id))
                 .map(|partition| (partition, Kind::Map { read_from: id }))
                 .or_else(|| self.next_remote(stage, id)),
-            StageInput::Exchange { .. } if self.is_ready(stage) => {
+            StageInput::Exchange { .. } => {
                 let queue = self.stages[stage as usize].queue.iter();
                 let queue = queue.map(|&partition| PartitionId { stage, partition });
                 let next = self.next_of(id, queue.filter(|&partition| self.may_take(id, partition)));
                 next.map(|partition| (partition, Kind::Merge))
             }
-            StageInput::Exchange { .. } => None,
         })
     }
 
@@ -146,13 +153,21 @@ impl Scheduler {
         self.nodes[&id].queue.range(first..=last).copied()
     }
 
-    /// Returns a queued map partition whose input other nodes hold.
+    /// Returns a queued map partition whose input other nodes hold. A partition is left to a holder that has a free slot.
     fn next_remote(&self, stage: u32, id: NodeId) -> Option<(PartitionId, Kind)> {
         let queue = &self.stages[stage as usize].queue;
         let longest = self.nodes.iter().max_by_key(|(_, node)| node.queue.len()).map(|(&node, _)| node);
         let of_longest = longest.into_iter().flat_map(|node| self.local(stage, node).rev());
         let of_stage = queue.iter().map(|&partition| PartitionId { stage, partition });
-        let next = self.next_of(id, of_longest).or_else(|| self.next_of(id, of_stage))?;
+        let is_left = |&partition: &PartitionId| {
+            self.plan.replicas(partition).iter().any(|&holder| {
+                self.hungry.contains(&holder)
+                    && self.is_state(holder, NodeState::Usable)
+                    && self.nodes[&holder].memory == Memory::Held
+                    && !self.avoids(partition, holder)
+            })
+        };
+        let next = of_longest.chain(of_stage).find(|next| !self.avoids(*next, id) && !is_left(next))?;
         Some((next, Kind::Map { read_from: self.replica(next, None)? }))
     }
 
@@ -170,8 +185,8 @@ impl Scheduler {
         partitions.find(|&partition| !self.avoids(partition, id))
     }
 
-    /// Returns the oldest attempt that runs alone and for longer than the finished attempts of its stage on average, as
-    /// a second attempt for a node.
+    /// Returns the oldest attempt that runs alone and for much longer than the finished attempts of its stage on average,
+    /// as a second attempt for a node.
     fn next_second(&self, id: NodeId) -> Option<(PartitionId, Kind)> {
         self.single.iter().take(CANDIDATES).find_map(|&token| {
             let &Attempt { partition, node, state, started, kind, .. } = self.attempt(token);
@@ -187,18 +202,21 @@ impl Scheduler {
         })
     }
 
-    /// Returns the mean time of the finished attempts of a stage.
+    /// Returns the time after which an attempt of a stage is late.
     fn usual_time(&self, stage: u32) -> Duration {
         match self.stages[stage as usize].finished {
             (0, _) => self.options.second_attempt_after,
-            (count, total) => total / count,
+            (count, total) => (total / count * 3 / 2).max(SECOND_ATTEMPT_MIN),
         }
     }
 
     /// Returns the way in which a node can compute a partition without reading from another node.
     fn recompute(&self, id: NodeId, partition: PartitionId, without: NodeId) -> Option<(PartitionId, Kind)> {
+        if !self.is_ready(partition.stage) {
+            return None;
+        }
         let kind = match self.plan.stages()[partition.stage as usize].input {
-            StageInput::Exchange { .. } => self.is_ready(partition.stage).then_some(Kind::Merge),
+            StageInput::Exchange { .. } => Some(Kind::Merge),
             StageInput::Replicas(_) if self.plan.replicas(partition).contains(&id) => {
                 Some(Kind::Map { read_from: id })
             }

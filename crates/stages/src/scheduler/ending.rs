@@ -69,8 +69,8 @@ impl Scheduler {
 
     /// Lists the required map partitions that have no output, no attempt and no readable replica.
     fn lost_inputs(&self) -> impl Iterator<Item = PartitionId> + '_ {
-        let stages = (0..self.stages.len() as u32)
-            .filter(|&stage| self.plan.producers(stage).is_empty() && self.is_required(stage));
+        let stages =
+            (0..self.stages.len() as u32).filter(|&stage| self.plan.is_map(stage) && self.is_required(stage));
         let queued = stages.flat_map(|stage| {
             self.stages[stage as usize].queue.iter().map(move |&partition| PartitionId { stage, partition })
         });

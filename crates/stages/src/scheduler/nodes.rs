@@ -53,7 +53,7 @@ impl Scheduler {
 
     /// Returns the queued map partitions whose input a node holds.
     fn queued_at(&self, id: NodeId) -> BTreeSet<PartitionId> {
-        let stages = (0..self.stages.len() as u32).filter(|&stage| self.plan.producers(stage).is_empty());
+        let stages = (0..self.stages.len() as u32).filter(|&stage| self.plan.is_map(stage));
         let queued = stages.flat_map(|stage| {
             self.stages[stage as usize].queue.iter().map(move |&partition| PartitionId { stage, partition })
         });

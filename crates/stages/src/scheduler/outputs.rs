@@ -75,7 +75,7 @@ impl Scheduler {
         }
     }
 
-    /// Handles a failed fetch: a merge attempt waits, any other attempt is retried.
+    /// Handles a failed fetch: an attempt that lacks outputs of producers waits, any other attempt is retried.
     pub(super) fn fetch_failed(
         &mut self,
         token: AttemptToken,
@@ -91,7 +91,7 @@ impl Scheduler {
             self.settle(partition);
             return outputs.iter().for_each(|&output| self.drop_output(output));
         }
-        if own.kind != Kind::Merge || ranges.is_empty() {
+        if matches!(own.kind, Kind::Copy { .. }) || ranges.is_empty() {
             return self.retry(token, format!("it could not fetch its input ({cause:?})"));
         }
         if own.state == AttemptState::Runs {
@@ -264,10 +264,8 @@ impl Scheduler {
     pub(super) fn must_move(&self, id: PartitionId) -> bool {
         let Some(output) = self.partition(id).output else { return false };
         let node = self.attempt(output).node;
-        let has_input = match self.plan.replicas(id) {
-            [] => self.is_ready(id.stage),
-            _ => self.replica(id, Some(node)).is_some(),
-        };
+        let has_input = self.is_ready(id.stage)
+            && (self.plan.replicas(id).is_empty() || self.replica(id, Some(node)).is_some());
         self.is_misplaced(id) && (has_input || self.is_state(node, NodeState::Draining))
     }
 }

@@ -37,7 +37,7 @@ pub(super) struct Partition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AttemptState {
     Runs,
-    /// A merge attempt without a slot, until the ranges that it misses are there.
+    /// An attempt without a slot, until the ranges that it misses are there.
     Waits,
     /// The attempt has an output.
     Finished,
@@ -70,7 +70,7 @@ impl Attempt {
     }
 }
 
-/// The ranges that a waiting merge attempt misses.
+/// The ranges that a waiting attempt misses.
 #[derive(Debug)]
 pub(super) struct Missing {
     /// The producer partitions, each with the attempt whose range was not fetched.

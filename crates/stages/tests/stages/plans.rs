@@ -5,13 +5,19 @@ use inshore_stages::{Error, NodeId, Partitioning, Plan, Stage, StageInput, Stage
 fn map(ranges: u32) -> Stage {
     Stage {
         input: StageInput::Replicas(vec![vec![NodeId(0)]]),
+        broadcasts: Vec::new(),
         output: StageOutput::Exchange(Partitioning::Hash { partitions: ranges }),
         memory_bytes: 1,
     }
 }
 
 fn merge(producers: &[u32]) -> Stage {
-    Stage { input: StageInput::exchange(producers), output: StageOutput::Result, memory_bytes: 1 }
+    Stage {
+        input: StageInput::exchange(producers),
+        broadcasts: Vec::new(),
+        output: StageOutput::Result,
+        memory_bytes: 1,
+    }
 }
 
 fn by_splitters(splitters: &[&str]) -> Stage {
@@ -31,6 +37,7 @@ fn a_plan_that_breaks_a_rule_is_refused_with_the_stage_and_the_rule() {
     let bare = Stage { input: StageInput::Replicas(vec![vec![]]), ..map(1) };
     let empty = Stage { input: StageInput::Replicas(vec![]), ..map(1) };
     let result = Stage { output: StageOutput::Result, ..map(1) };
+    let with = |broadcasts: Vec<u32>| Stage { broadcasts, ..merge(&[0]) };
     let cases: Vec<(Vec<Stage>, u32, &str)> = vec![
         (vec![], 0, "a plan has stages"),
         (vec![bare, merge(&[0])], 0, "input partition 0 has no replica"),
@@ -40,6 +47,8 @@ fn a_plan_that_breaks_a_rule_is_refused_with_the_stage_and_the_rule() {
         (vec![map(1), merge(&[0, 0])], 1, "producer 0 is named twice"),
         (vec![map(1), map(2), merge(&[0, 1])], 2, "its producers have 1 and 2 ranges"),
         (vec![map(1), map(1), merge(&[0])], 1, "no stage reads its exchange"),
+        (vec![map(1), map(2), with(vec![1])], 2, "stage 1 is broadcast and has 2 ranges, expected 1"),
+        (vec![map(1), with(vec![7])], 1, "producer 7 is not an earlier stage with an exchange"),
         (vec![result, merge(&[0])], 0, "only the last stage makes the result"),
         (vec![map(1)], 0, "the last stage makes the result, not an exchange"),
         (vec![map(0), merge(&[0])], 0, "its exchange has no range"),

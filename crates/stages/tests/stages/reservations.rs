@@ -16,11 +16,16 @@ fn plan(nodes: u32, map_bytes: u64, merge_bytes: u64) -> Plan {
         input: StageInput::Replicas(
             (0..nodes).map(|node| vec![NodeId(node), NodeId((node + 1) % nodes)]).collect(),
         ),
+        broadcasts: Vec::new(),
         output: StageOutput::Exchange(Partitioning::Hash { partitions: 3 }),
         memory_bytes: map_bytes,
     };
-    let merge =
-        Stage { input: StageInput::exchange([0]), output: StageOutput::Result, memory_bytes: merge_bytes };
+    let merge = Stage {
+        input: StageInput::exchange([0]),
+        broadcasts: Vec::new(),
+        output: StageOutput::Result,
+        memory_bytes: merge_bytes,
+    };
     Plan::new(vec![map, merge]).unwrap()
 }
 

@@ -32,10 +32,16 @@ impl Job {
         let replicas = replicas.iter().map(|nodes| nodes.iter().copied().map(NodeId).collect()).collect();
         let map = Stage {
             input: StageInput::Replicas(replicas),
+            broadcasts: Vec::new(),
             output: StageOutput::Exchange(Partitioning::Hash { partitions: merges }),
             memory_bytes: 10,
         };
-        let merge = Stage { input: StageInput::exchange([0]), output: StageOutput::Result, memory_bytes: 10 };
+        let merge = Stage {
+            input: StageInput::exchange([0]),
+            broadcasts: Vec::new(),
+            output: StageOutput::Result,
+            memory_bytes: 10,
+        };
         Job::of(vec![map, merge], nodes, slots, options)
     }
 
@@ -111,6 +117,11 @@ fn partition(stage: u32, partition: u32) -> PartitionId {
 
 fn cancel(attempt: Started) -> Action {
     Action::Cancel { token: attempt.token, node: NodeId(attempt.node) }
+}
+
+/// Returns the action that resumes a merge.
+fn resume(attempt: Started, node: u32) -> Action {
+    Action::Resume { token: attempt.token, node: NodeId(node), work: Work::Merge { fan_in: 1 } }
 }
 
 fn release(node: u32) -> Action {
@@ -256,7 +267,7 @@ fn a_merge_that_misses_a_range_resumes_when_the_output_was_computed_again() {
     let version = job.outputs(0, 0).1;
     job.finish(again);
     let resumed = job.on(Event::Asked { node: NodeId(0) });
-    assert_eq!(resumed, [Action::Resume { token: merge.token, node: NodeId(0) }]);
+    assert_eq!(resumed, [resume(merge, 0)]);
     assert_eq!(job.outputs(0, version).0[0].token, again.token);
     job.finish(merge);
     let last = job.ask(0);
@@ -284,14 +295,39 @@ fn a_merge_that_waited_resumes_when_every_producer_has_an_output() {
         assert_eq!(again.partition, partition(0, number));
         job.finish(again);
     }
-    let resume = Action::Resume { token: merge.token, node: NodeId(1) };
+    let resume = resume(merge, 1);
     assert_eq!(job.on(Event::Asked { node: NodeId(1) }), [resume]);
+}
+
+/// A stage that is broadcast is complete before a map reads it. A map that cannot fetch it waits, reads its shard again
+/// from the same node, and does not count as failed.
+#[test]
+fn a_map_waits_for_the_stage_that_is_broadcast_to_it() {
+    let exchange = |partitions| StageOutput::Exchange(Partitioning::Hash { partitions });
+    let pieces = |node| StageInput::Replicas(vec![vec![NodeId(node), NodeId(2)]]);
+    let small = Stage { input: pieces(0), broadcasts: Vec::new(), output: exchange(1), memory_bytes: 10 };
+    let large =
+        Stage { input: pieces(1), broadcasts: vec![0], output: StageOutput::Result, memory_bytes: 10 };
+    let mut job = Job::of(vec![small, large], 3, 1, Options::default());
+    let small = job.ask(0);
+    job.ask_in_vain(1);
+    let large = started(&job.finish(small)).unwrap();
+    assert_eq!((large.partition, large.work), (partition(1, 0), Work::Map { read_from: NodeId(1) }));
+    job.on(Event::Lost { node: NodeId(0) });
+    job.miss(large, small, FetchFailure::Unreachable);
+    let again = job.ask(2);
+    assert_eq!(again.partition, small.partition);
+    job.finish(again);
+    let resume = Action::Resume { token: large.token, node: NodeId(1), work: large.work };
+    assert_eq!(job.on(Event::Asked { node: NodeId(1) }), [resume]);
+    job.finish(large);
+    assert_eq!((job.scheduler.is_running(), job.scheduler.counters().failed), (false, 0));
 }
 
 #[test]
 fn a_partition_with_state_is_left_to_the_node_that_stores_the_state() {
     let exchange = |partitions| StageOutput::Exchange(Partitioning::Hash { partitions });
-    let stage = |input, output| Stage { input, output, memory_bytes: 10 };
+    let stage = |input, output| Stage { input, broadcasts: Vec::new(), output, memory_bytes: 10 };
     let with_state = StageInput::Exchange { ranges: vec![1], states: vec![1] };
     let stages = vec![
         stage(StageInput::Replicas(vec![vec![NodeId(0), NodeId(1)]]), exchange(2)),
@@ -350,7 +386,7 @@ fn a_range_that_is_unreachable_is_tried_again() {
     job.finish(other);
     job.ask_in_vain(0);
     let resumed = job.pass(2_000, 2);
-    assert_eq!(resumed, [Action::Resume { token: merge.token, node: NodeId(0) }]);
+    assert_eq!(resumed, [resume(merge, 0)]);
     assert_eq!(job.scheduler.counters().lost_outputs, 0);
 }
 
@@ -377,7 +413,7 @@ fn outputs_of_a_slow_node_are_computed_again_while_the_old_ones_stay_in_use() {
     assert_eq!(again.partition, maps[1].partition);
     job.finish(again);
     let resumed = job.on(Event::Asked { node: NodeId(0) });
-    assert_eq!(resumed, [Action::Resume { token: merge.token, node: NodeId(0) }]);
+    assert_eq!(resumed, [resume(merge, 0)]);
 }
 
 #[test]
@@ -389,7 +425,7 @@ fn a_slow_range_without_another_replica_is_read_from_the_slow_node() {
     let merge = job.ask(0);
     job.miss(merge, maps[1], FetchFailure::Slow);
     let resumed = job.on(Event::Asked { node: NodeId(0) });
-    assert_eq!(resumed, [Action::Resume { token: merge.token, node: NodeId(0) }]);
+    assert_eq!(resumed, [resume(merge, 0)]);
 }
 
 #[test]

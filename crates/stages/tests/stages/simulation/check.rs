@@ -187,7 +187,7 @@ impl Record {
                 self.take_slot(*node, *token);
                 self.start(*token, *node, *partition, work, scheduler)
             }
-            Action::Resume { token, node } => {
+            Action::Resume { token, node, .. } => {
                 assert!(self.nodes.get_mut(node).unwrap().waiting.remove(token), "{token} does not wait");
                 self.take_slot(*node, *token);
                 let fan_in = self.attempts[token].fan_in;

@@ -185,12 +185,14 @@ impl Settings {
             });
             Stage {
                 input: StageInput::Replicas(replicas.collect()),
+                broadcasts: Vec::new(),
                 output: StageOutput::Exchange(self.partitioning()),
                 memory_bytes: 100,
             }
         };
         let merge = |producers: Vec<u32>, output: StageOutput, memory_bytes: u64| Stage {
             input: StageInput::exchange(producers),
+            broadcasts: Vec::new(),
             output,
             memory_bytes,
         };
