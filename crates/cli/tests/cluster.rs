@@ -227,6 +227,37 @@ fn rows_that_exceed_the_memory_of_the_nodes_spill() {
 }
 
 #[test]
+fn a_job_has_one_trace_id_in_its_report_and_in_the_logs_of_all_nodes() {
+    let folder = Folder::new();
+    let mut nodes: Vec<Node> =
+        (0..3).map(|number| Node::start(&folder, &format!("node{number}"), "--log json")).collect();
+    let named = nodes.iter().map(|node| node.address.clone()).collect::<Vec<_>>().join(",");
+    folder.write("lines", lines(20_000, 6));
+    folder.run(&format!("store put lines --node {named} --piece 64KiB --quiet")).ok();
+    let said =
+        folder.run(&format!("cluster sort store:lines -o store:sorted --node {named} --json")).ok().json();
+    let trace = said["summary"]["jobs"][0]["trace"].as_str().unwrap().to_string();
+    assert!(trace.len() == 32 && trace.bytes().all(|byte| byte.is_ascii_hexdigit()), "{said}");
+    let mut actions = std::collections::BTreeSet::new();
+    for node in &mut nodes {
+        let log = node.stop();
+        let lines = log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        for line in lines.filter(|line| line["message"] == "audit") {
+            let action = line["action"].as_str().unwrap();
+            // The check of the name of the result precedes the job.
+            match action.starts_with("stage-") && (action != "stage-publish" || !line["trace"].is_null()) {
+                true => assert_eq!(line["trace"], trace.as_str(), "{line}"),
+                false => assert!(line["trace"].is_null(), "{line}"),
+            }
+            actions.insert(action.to_string());
+        }
+    }
+    for action in ["stage-session", "stage-attempt", "stage-ranges", "stage-publish"] {
+        assert!(actions.contains(action), "{actions:?}");
+    }
+}
+
+#[test]
 fn jobs_that_a_cluster_cannot_do_are_refused_by_name() {
     let folder = Folder::new();
     let (nodes, named) = cluster(&folder, 3);

@@ -42,7 +42,7 @@ pub use order::Next;
 pub use runner::{Event, ResumePosition, run, smallest_memory_bytes};
 pub use source::{MAP, OpenedSource, SPREAD, Source, SourceOffset};
 pub use task::{
-    Answer, Contents, Failure, FinalFailure, PartRow, Parts, Portable, Reply, RequiredRight, Sources,
-    StoredSource, Task, TaskHandler, TaskHandlers, TaskSource, answer_parts, failure_told, part_rows,
-    part_schema,
+    Answer, Contents, Failure, FinalFailure, Metric, MetricKind, PartRow, Parts, Portable, Reply,
+    RequiredRight, Sources, StoredSource, Task, TaskHandler, TaskHandlers, TaskSource, answer_parts,
+    failure_told, part_rows, part_schema,
 };

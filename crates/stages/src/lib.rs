@@ -66,7 +66,8 @@
 //! **Connections.** Half of a node's connections are shared by the merge attempts in its slots, as their fan-in. The
 //! other half serves. To spread the load, an attempt fetches from nodes in the order of their numbers, begins after its
 //! own, and a node lets further requests wait. The scheduler cannot see which nodes serve, so the second limit is the
-//! node's.
+//! node's. In a job of more than 33 nodes, a fetch closes its connection at its end. Each attempt then has one connection
+//! to fetch: the fan-in is a limit for nodes that fetch from several nodes at once, which these ones do not.
 //!
 //! **Leases and the end.** Scratch on a node is a lease, which the scheduler renews while the job runs. At the end it
 //! releases each node. On nodes that it cannot reach, and after its own death, the lease runs out, and the node ends
@@ -106,6 +107,7 @@ mod driver;
 mod error;
 mod events;
 mod ids;
+mod lists;
 mod node;
 mod options;
 mod plan;

@@ -22,6 +22,10 @@ pub struct Options {
     /// The number of connections of a node in an exchange: half of them to fetch, half to serve. Nodes use at most half
     /// as many slots. More connections hide latency and cost buffers on both sides. Default: 64.
     pub max_connections: u32,
+    /// The number of bytes of lists of outputs that the driver sends before nodes have taken them: see
+    /// [`Scheduler::outputs_since`](crate::Scheduler::outputs_since). One more attempt may exceed it. The driver holds about
+    /// three copies of these bytes. A smaller limit delays the first merges on many nodes by round trips. Default: 8 MiB.
+    pub max_list_bytes: u64,
     /// The time after which an attempt may get a second attempt while no attempt of its stage has finished. Later the
     /// mean time of the stage's finished attempts counts. Default: 15 seconds.
     pub second_attempt_after: Duration,
@@ -38,6 +42,7 @@ impl Default for Options {
             max_failures: 4,
             max_losses: 3,
             max_connections: 64,
+            max_list_bytes: 8 << 20,
             second_attempt_after: Duration::from_secs(15),
             retry_after: Duration::from_secs(2),
         }

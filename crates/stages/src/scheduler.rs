@@ -206,8 +206,8 @@ impl Scheduler {
     /// and the present version. A partition may be listed twice; a partition without an output is not listed. Version 0
     /// precedes all changes.
     ///
-    /// The driver sends each node the outputs of the producers before it sends the node an attempt, and remembers the
-    /// version sent. A merge of n partitions on m nodes thus sends n × m entries and not n × n.
+    /// The driver sends each node the changes with the attempts of the node, and remembers the version sent. A merge of n
+    /// partitions on m nodes thus sends n × m entries and not n × n.
     pub fn outputs_since(&self, stage: u32, version: usize) -> (impl Iterator<Item = Output> + '_, usize) {
         let changes = &self.stages[stage as usize].changes;
         let outputs = changes[version.min(changes.len())..].iter().filter_map(move |&partition| {
@@ -215,6 +215,16 @@ impl Scheduler {
             Some(self.output(token))
         });
         (outputs, changes.len())
+    }
+
+    /// Returns true if each partition of a stage has an output.
+    pub(crate) fn has_outputs(&self, stage: u32) -> bool {
+        self.stages[stage as usize].missing == 0
+    }
+
+    /// Returns true if a partition has an output.
+    pub(crate) fn has_output(&self, id: PartitionId) -> bool {
+        self.partition(id).output.is_some()
     }
 
     /// Returns true if the job has not ended.
@@ -286,7 +296,7 @@ impl Scheduler {
 
     /// Returns true if each partition of a stage's producers has an output.
     fn is_ready(&self, stage: u32) -> bool {
-        self.plan.producers(stage).iter().all(|&stage| self.stages[stage as usize].missing == 0)
+        self.plan.producers(stage).iter().all(|&stage| self.has_outputs(stage))
     }
 
     /// Records that the sender of an event is alive.

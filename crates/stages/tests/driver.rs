@@ -1,7 +1,8 @@
 //! The driver on agents of this process, over real connections.
 
 use std::{
-    io::Write,
+    io::{Read, Write},
+    net::TcpStream,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
@@ -11,7 +12,9 @@ use std::{
 
 use arrow_array::{RecordBatch, UInt64Array, cast::AsArray, types::UInt64Type};
 use inshore_kernel::{Failure, OpenedSource, TaskHandlers};
-use inshore_nodes::{Agent, AgentConfig, ClientConfig, DistributedFile, LoadOptions, Nodes, RunningAgent};
+use inshore_nodes::{
+    Agent, AgentConfig, ClientConfig, DistributedFile, LoadOptions, Nodes, PageConfig, RunningAgent,
+};
 use inshore_stages::{
     DriverError, Error, FinishedJob, InputPartition, JobStage, MapInputs, MergeInputs, NodeReport, Options,
     OutputWriter, StageTask, StageWork, StagesJob, memory_bytes, run, with_stages,
@@ -132,7 +135,9 @@ impl Setup {
         (0..20_000u64).for_each(|number| writeln!(text, "{}", number * 7919 % 20_000).unwrap());
         let options =
             LoadOptions { copies: count.min(2), piece_bytes: Some(8 << 10), ..LoadOptions::default() };
-        nodes.put(&context(), "numbers", ("numbers", None), &text[..], &options).unwrap();
+        // The buffers of an upload grow with the nodes.
+        let context = Context::new(Budget::new(1 << 30, 2), Cancel::default());
+        nodes.put(&context, "numbers", ("numbers", None), &text[..], &options).unwrap();
         let file = nodes.catalog().unwrap().named("numbers").unwrap().remove(0);
         Setup { folder, agents, nodes, file }
     }
@@ -204,6 +209,98 @@ fn rows_of_all_nodes_meet_in_their_ranges() {
         let sorted = setup.nodes.catalog().unwrap().named("sorted").unwrap().remove(0);
         assert_eq!((sorted.bytes(), sorted.pieces.len()), (expected().len() as u64, RANGES as usize));
     }
+}
+
+/// An agent takes 256 connections, so a node must not keep one to each of a thousand others.
+#[test]
+fn a_node_of_a_large_job_keeps_no_connection_to_each_other_node() {
+    for (count, kept) in [(3, 3), (40, 1)] {
+        let setup = Setup::new(count, &Remainders::new(0, 0, Duration::ZERO));
+        let finished = setup.run(&context()).unwrap();
+        let open = || -> Vec<u64> {
+            let agents = setup.agents.iter().flatten();
+            agents.map(|agent| agent.agent().status().connections.open).collect()
+        };
+        // The driver has one connection. A connection that was let go of closes soon.
+        let end = Instant::now() + Duration::from_secs(20);
+        while open().into_iter().any(|open| open > kept) {
+            assert!(Instant::now() < end, "{:?} connections, expected at most {kept}", open());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        println!("{count} nodes: {:?} connections", open());
+        assert_eq!(text(&finished), expected());
+    }
+}
+
+/// Returns the sum of a sample over all nodes.
+fn sum(setup: &Setup, sample: &str) -> u64 {
+    let agents = setup.agents.iter().flatten();
+    let sample = |agent: &RunningAgent| agent.agent().status().metrics.get(sample).copied();
+    agents.map(|agent| sample(agent).unwrap_or_else(|| panic!("no sample"))).sum()
+}
+
+/// Reads a page of a node on this machine.
+fn page(agent: &RunningAgent, path: &str) -> String {
+    let config = PageConfig { listen: "127.0.0.1:0".parse().unwrap(), peers: vec![], peer_credentials: None };
+    let page = agent.agent().serve_page(config).unwrap();
+    let mut stream = TcpStream::connect(page.address()).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn nodes_count_attempts_ranges_bytes_and_sessions() {
+    // Two maps fail, and one merge.
+    let setup = Setup::new(3, &Remainders::new(2, 1, Duration::ZERO));
+    let finished = setup.run(&context()).unwrap();
+    let started = finished.report().attempts.started;
+    let of = |stage: &str| sum(&setup, &format!("inshore_stage_attempts_started_total{{stage=\"{stage}\"}}"));
+    let ends = |stage: &str, end: &str| {
+        sum(&setup, &format!("inshore_stage_attempts_total{{stage=\"{stage}\",end=\"{end}\"}}"))
+    };
+    // An attempt that is cancelled at once may not have begun.
+    let finished_or_failed = finished.report().attempts.finished + 3;
+    assert!((finished_or_failed..=started).contains(&(of("map") + of("merge"))), "{started} started");
+    assert_eq!((ends("map", "failed"), ends("merge", "failed")), (2, 1));
+    let maps = finished.report().stages[0].attempts;
+    assert!(ends("map", "done") >= maps && ends("merge", "done") >= u64::from(RANGES));
+    let all_ends = ["done", "failed", "missing", "cancelled"];
+    let ended = || all_ends.iter().map(|end| ends("map", end) + ends("merge", end)).sum::<u64>();
+    let end = Instant::now() + Duration::from_secs(20);
+    while ended() != of("map") + of("merge") {
+        assert!(Instant::now() < end, "{} of {started} attempts have ended", ended());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(sum(&setup, "inshore_stage_sessions"), 3);
+    assert!(sum(&setup, "inshore_stage_outputs") >= maps + u64::from(RANGES));
+    assert!(sum(&setup, "inshore_stage_output_bytes") > finished.bytes());
+    let received = finished.report().nodes.iter().map(|node| node.received).sum::<u64>();
+    assert!(received > 0 && sum(&setup, "inshore_exchange_received_bytes_total") >= received);
+    let (served, fetched) = (
+        sum(&setup, "inshore_exchange_ranges_served_total"),
+        sum(&setup, "inshore_exchange_ranges_fetched_total"),
+    );
+    assert!(fetched > 0 && served >= fetched, "{served} served, {fetched} fetched");
+    let sent = sum(&setup, "inshore_exchange_sent_bytes_total");
+    // The driver reads the result from its nodes.
+    assert_eq!(text(&finished), expected());
+    assert_eq!(sum(&setup, "inshore_exchange_sent_bytes_total") - sent, finished.bytes());
+    let shown = page(setup.agents[0].as_ref().unwrap(), "/metrics");
+    for line in [
+        "# TYPE inshore_stage_sessions gauge",
+        "inshore_stage_sessions 1",
+        "# TYPE inshore_stage_attempts_total counter",
+        "inshore_stage_attempts_total{stage=\"merge\",end=\"missing\"} 0",
+        "# TYPE inshore_exchange_received_bytes_total counter",
+    ] {
+        assert!(shown.lines().any(|shown| shown.trim_end() == line), "{line} is missing: {shown}");
+    }
+    drop(finished);
+    setup.wait_until_idle();
+    assert_eq!((sum(&setup, "inshore_stage_sessions"), sum(&setup, "inshore_stage_outputs")), (0, 0));
+    assert!(of("map") + of("merge") >= finished_or_failed, "counters remain");
 }
 
 #[test]

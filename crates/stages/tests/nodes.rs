@@ -172,7 +172,7 @@ fn context() -> Context {
 
 fn task(kind: &'static str, arguments: Value) -> SingleTask {
     let memory_bytes = Some(if kind == "stage-session" { 32 << 20 } else { 0 });
-    SingleTask { kind, arguments, pieces: Vec::new(), memory_bytes }
+    SingleTask { kind, arguments, pieces: Vec::new(), memory_bytes, trace: None }
 }
 
 /// Runs a task, and returns the bytes of its answer and its summary.
@@ -182,6 +182,13 @@ fn ask(nodes: &Nodes, task: SingleTask) -> Result<(Vec<u8>, Value), Error> {
         bytes.extend_from_slice(batch.column(1).as_binary::<i32>().value(0));
     }
     Ok((bytes, reader.summary().unwrap()))
+}
+
+/// Runs a task, and returns its summary.
+fn summary(nodes: &Nodes, task: SingleTask) -> Result<Value, Error> {
+    let mut reader = nodes.read_task(0, task);
+    while reader.next(&context())?.is_some() {}
+    Ok(reader.summary().unwrap())
 }
 
 fn refusal(nodes: &Nodes, kind: &'static str, arguments: Value) -> String {
@@ -292,6 +299,7 @@ fn invalid_requests_are_refused_and_leave_nothing() {
         (json!({"slots": 0}), "without slots"),
         (json!({"slots": u32::MAX, "slot_bytes": u64::MAX}), "too little memory"),
         (json!({"slots": 4000, "slot_bytes": 0}), "too little memory"),
+        (json!({"trace": 7}), "invalid type"),
         (json!({"own": 1}), "unknown nodes"),
         (json!({"nodes": []}), "unknown nodes"),
         (json!({"nodes": [["127.0.0.1:1:1", null]]}), "invalid dns name"),
@@ -301,33 +309,58 @@ fn invalid_requests_are_refused_and_leave_nothing() {
         assert!(told.contains(expected), "{changed}: {told}");
     }
     let (open, _events) = open(&client, session(json!({})));
-    let attempt = |(work, reads): (Value, Value)| json!({"session": ID, "token": 1, "stage": 0, "partition": 0, "work": work, "reads": reads});
-    let reads = |what: &str, node: usize| {
+    let attempt = |lists: &Value, work: &Value, reads: &Value| json!({"session": ID, "token": 1, "stage": 1, "partition": 0, "lists": lists, "work": work, "reads": reads});
+    // Attempt 99 as the output of a partition, on a node: base 64 of three u32 and a u64.
+    let list = |from: u32, partitions: u32, outputs: &str| json!([{"stage": 0, "partitions": partitions, "from": from, "to": from + 1, "outputs": outputs}]);
+    let reads = |what: &str, stages: Value| {
         let mut reads = json!({"ranges": [], "states": [], "broadcasts": []});
-        reads[what] = json!([{"range": 0, "producers": [{"token": 99, "checksum": 1, "node": node}]}]);
+        reads[what] = stages;
         reads
     };
-    let none = json!({"ranges": [], "states": [], "broadcasts": []});
-    for (work, expected) in [
-        ((json!("Merge"), reads("ranges", 0)), "Gone"),
-        ((json!("Map"), reads("broadcasts", 0)), "Gone"),
-        ((json!("Merge"), reads("states", 5)), "invalid request"),
-        ((json!("Map"), reads("broadcasts", 5)), "invalid request"),
-        ((json!({"MapOf": {"node": 5, "pieces": []}}), none.clone()), "invalid request"),
+    let none = || reads("ranges", json!([]));
+    let (own, on_node_5, of_partition_7) =
+        ("AAAAAGMAAAAAAAAAAQAAAAAAAAA", "AAAAAGMAAAAFAAAAAQAAAAAAAAA", "BwAAAGMAAAAAAAAAAQAAAAAAAAA");
+    for (lists, work, reads, expected) in [
+        (json!([]), json!("Merge"), reads("ranges", json!([0])), "the outputs of stage 0 is incomplete"),
+        (list(1, 1, own), json!("Merge"), reads("ranges", json!([0])), "Behind"),
+        (list(1, 1, own), json!("Map"), reads("broadcasts", json!([0])), "Behind"),
+        (list(0, 1, on_node_5), json!("Map"), none(), "outputs of unknown partitions or nodes"),
+        (list(0, 1, of_partition_7), json!("Map"), none(), "outputs of unknown partitions or nodes"),
+        (list(0, 1, "AAAA"), json!("Map"), none(), "invalid request: an invalid list"),
+        (list(0, 1, "=%="), json!("Map"), none(), "invalid request: an invalid list"),
+        (list(0, 1, own), json!("Merge"), reads("ranges", json!([0])), "Gone"),
         (
-            (
-                json!({"MapOf": {"node": 0, "pieces": [{"number": 0, "whole": 0, "dataset": "none", "id": 1, "file": "f",
+            json!([{"stage": 7, "partitions": u32::MAX, "from": 0, "to": 1, "outputs": own}]),
+            json!("Map"),
+            none(),
+            "the list of a stage's outputs",
+        ),
+        (json!([]), json!("Merge"), reads("states", json!([[0, 1]])), "Gone"),
+        (json!([]), json!("Merge"), reads("states", json!([[5, 1]])), "stage 5 is incomplete"),
+        (json!([]), json!("Map"), reads("broadcasts", json!([0])), "Gone"),
+        (json!([]), json!({"MapOf": {"node": 5, "pieces": []}}), none(), "invalid request"),
+        (
+            json!([]),
+            json!({"MapOf": {"node": 0, "pieces": [{"number": 0, "whole": 0, "dataset": "none", "id": 1, "file": "f",
             "from": 9, "to": 5, "offset": 0, "lines": 0}]}}),
-                none,
-            ),
+            none(),
             "invalid request",
         ),
     ] {
-        let told = match ask(&client, task("stage-attempt", attempt(work.clone()))) {
-            Ok((_, summary)) => summary.to_string(),
+        let told = match summary(&client, task("stage-attempt", attempt(&lists, &work, &reads))) {
+            Ok(summary) => summary.to_string(),
             Err(error) => error.to_string(),
         };
-        assert!(told.contains(expected) && !told.contains("panicked"), "{work:?}: {told}");
+        assert!(told.contains(expected) && !told.contains("panicked"), "{lists} {work} {reads}: {told}");
+    }
+    for trace in ["", "g", "0\n1", &"0".repeat(33)] {
+        let attempt = attempt(&json!([]), &json!("Map"), &none());
+        let told =
+            summary(&client, SingleTask { trace: Some(trace.to_string()), ..task("stage-attempt", attempt) });
+        assert!(
+            told.unwrap_err().to_string().contains("a trace id has at most 32 hexadecimal digits"),
+            "{trace}"
+        );
     }
     drop(open);
     setting.wait_until_idle();

@@ -13,6 +13,7 @@
 //! `docs/from-the-papers.md`).
 
 mod contents;
+mod metrics;
 mod part_rows;
 mod parts;
 mod portable;
@@ -27,6 +28,7 @@ use serde_json::Value;
 
 pub use self::{
     contents::Contents,
+    metrics::{Metric, MetricKind},
     part_rows::{Answer, PartRow, failure_told, part_rows, part_schema},
     parts::{Parts, answer_parts},
     portable::Portable,
@@ -143,6 +145,11 @@ pub trait TaskHandler: Send + Sync {
         true
     }
 
+    /// Returns what the handler has counted since the node began, for the node's metrics. By default, nothing.
+    fn metrics(&self) -> Vec<Metric> {
+        Vec::new()
+    }
+
     /// Runs the task. After the last batch, the client receives the returned value and the cost of the job.
     ///
     /// # Errors
@@ -172,6 +179,11 @@ impl TaskHandlers {
     /// Returns the handler of the kind of task that has this name.
     pub fn get(&self, kind: &str) -> Option<&Arc<dyn TaskHandler>> {
         self.0.iter().find(|work| work.kind() == kind)
+    }
+
+    /// Returns the metrics of all handlers.
+    pub fn metrics(&self) -> Vec<Metric> {
+        self.0.iter().flat_map(|work| work.metrics()).collect()
     }
 
     /// Returns the names of all kinds of tasks.

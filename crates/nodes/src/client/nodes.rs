@@ -99,7 +99,9 @@ pub(crate) struct Inner {
 pub(crate) struct Node {
     /// The address, `HOST:PORT`.
     pub address: String,
-    channel: Channel,
+    endpoint: Endpoint,
+    /// The connection, which opens with the first request.
+    channel: Mutex<Channel>,
     token: Option<AsciiMetadataValue>,
     /// The time for which a request is retried if the node has no room and there is no deadline.
     answer: Duration,
@@ -169,6 +171,13 @@ impl Nodes {
     /// Returns the addresses of the nodes.
     pub fn addresses(&self) -> impl Iterator<Item = &str> {
         self.0.nodes.iter().map(|node| node.address.as_str())
+    }
+
+    /// Closes the connection to the node with this index, after the requests that run. The next request opens another
+    /// one, at the price of two round trips and a TLS handshake.
+    pub fn disconnect(&self, node: usize) {
+        let _inside = self.0.runtime.enter();
+        self.0.nodes[node].disconnect();
     }
 
     /// Requests the status of all nodes in parallel.
@@ -296,15 +305,21 @@ impl Node {
                 .map_err(|_| Error::Credentials { what: "the token has invalid characters".to_string() })?;
             token = Some(value);
         }
-        let channel = endpoint.connect_lazy();
+        let channel = Mutex::new(endpoint.connect_lazy());
         let (bytes_in, bytes_out) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Node { address, channel, token, answer: config.answer, bytes_in, bytes_out })
+        Ok(Node { address, endpoint, channel, token, answer: config.answer, bytes_in, bytes_out })
     }
 
     pub fn client(&self) -> FlightServiceClient<Channel> {
-        FlightServiceClient::new(self.channel.clone())
+        let channel = self.channel.lock().expect("no panic under this lock").clone();
+        FlightServiceClient::new(channel)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    /// Lets go of the connection, which closes after its running requests. The caller must be inside a Tokio runtime.
+    fn disconnect(&self) {
+        *self.channel.lock().expect("no panic under this lock") = self.endpoint.connect_lazy();
     }
 
     pub fn request<T>(&self, message: T) -> Request<T> {

@@ -2,10 +2,12 @@
 
 use std::fmt::Write;
 
+use inshore_kernel::{Metric, MetricKind};
+
 use crate::protocol::Status;
 
-/// Formats the counters of a node.
-pub(super) fn prometheus_text(status: &Status) -> String {
+/// Formats the counters of a node, and the metrics of its task handlers.
+pub(super) fn prometheus_text(status: &Status, of_handlers: &[Metric]) -> String {
     let mut out = Text(String::new());
     let info = [("name", status.name.as_str()), ("version", status.program.as_str())];
     out.metric("inshore_node_info", "gauge", "The node, and the version of its program.", &[(&info, 1.0)]);
@@ -17,6 +19,7 @@ pub(super) fn prometheus_text(status: &Status) -> String {
     results(&mut out, status);
     credentials_and_temperature(&mut out, status);
     drives(&mut out, status);
+    of_handlers.iter().for_each(|metric| handler_metric(&mut out, metric));
     out.0
 }
 
@@ -186,6 +189,17 @@ fn drives(out: &mut Text, status: &Status) {
             labels.iter().zip(values).map(|(labels, value)| (&labels[..], value as f64)).collect();
         out.metric(name, "gauge", help, &samples);
     }
+}
+
+/// Formats a metric of a task handler.
+fn handler_metric(out: &mut Text, Metric { name, help, kind, samples }: &Metric) {
+    let kind = match kind {
+        MetricKind::Counter => "counter",
+        MetricKind::Gauge => "gauge",
+    };
+    let samples: Vec<Sample<'_>> =
+        samples.iter().map(|(labels, value)| (labels.as_slice(), *value as f64)).collect();
+    out.metric(name, kind, help, &samples);
 }
 
 /// The names and values of a sample's labels, and the sample's value.

@@ -283,7 +283,7 @@ impl PageState {
             "/status.json" => body("application/json", self.watch.told(&self.agent, masked)),
             "/metrics" => body(
                 "text/plain; version=0.0.4; charset=utf-8",
-                metrics::prometheus_text(&masked(self.agent.status())),
+                metrics::prometheus_text(&masked(self.agent.status()), &self.agent.handler_metrics()),
             ),
             _ => plain(
                 StatusCode::NOT_FOUND,

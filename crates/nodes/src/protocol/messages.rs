@@ -7,7 +7,7 @@
 //! | `DoExchange` | metadata of each message, both ways: a step of a traversal, 64 bytes (`hop.rs`) |
 //! | `DoAction` | `status`: [`Status`]; `catalog`: [`DatasetReplica`] for each dataset; `map`: a list of [`DatasetKey`], and a [`MapAnswer`] for each; `remove`: a [`RemoveRequest`]; `hand-out`: a [`ShardGrant`]; `drain` |
 
-use std::{fmt, str::FromStr};
+use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -56,6 +56,9 @@ pub struct TaskRequest {
     /// task waits in the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside: Option<TaskKey>,
+    /// The trace id of the job to which the task belongs: up to 32 hexadecimal digits. The node writes the id into its log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
 }
 
 /// The maximum memory in bytes of an additional read during a task.
@@ -497,6 +500,9 @@ pub struct Status {
     /// The expiry times of the node's credentials; `None` without credentials.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<CredentialExpiry>,
+    /// What the handlers of tasks count, by the name and the labels of each sample, as on the page `/metrics`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metrics: BTreeMap<String, u64>,
 }
 
 impl Status {

@@ -54,6 +54,8 @@ pub struct NodeReport {
 /// The cost of a job.
 #[derive(Clone, Debug, Serialize)]
 pub struct JobReport {
+    /// The trace id of the job: 32 hexadecimal digits, which are in the log line of each of its tasks on the nodes.
+    pub trace: String,
     /// The stages, in order.
     pub stages: Vec<StageReport>,
     /// The nodes, each with the bytes of its link.
@@ -139,7 +141,9 @@ impl FinishedJob {
         let outputs = vec![(output.token.0, output.checksum)];
         let content = RangeContent::Outputs { outputs, range: 0 };
         let request = RangeRequest { session: self.id.clone(), content };
-        let reader = self.nodes.read_task(member.index, task_of_session(RANGE_KIND, &request));
+        let reader = self
+            .nodes
+            .read_task(member.index, task_of_session(RANGE_KIND, &request, Some(&self.report.trace)));
         OutputBytes { reader, output, node: member.address.clone(), bytes: 0 }
     }
 
@@ -155,7 +159,10 @@ impl FinishedJob {
     pub fn publish(&self, context: &Context, name: &str, record_bytes: Option<u64>) -> Result<()> {
         let holders: Vec<NodeId> = self.sessions.keys().copied().collect();
         let task = |node: NodeId, request: &PublishRequest| {
-            (self.members[node.0 as usize].index, task_of_session(PUBLISH_KIND, request))
+            (
+                self.members[node.0 as usize].index,
+                task_of_session(PUBLISH_KIND, request, Some(&self.report.trace)),
+            )
         };
         let pieces = |node: NodeId| {
             let own = self.outputs.iter().filter(|(output, _)| output.node == node);
@@ -342,7 +349,7 @@ pub fn check_name(nodes: &Nodes, context: &Context, name: &str) -> Result<()> {
     let request = PublishRequest::Check { name: name.to_string() };
     let count = nodes.addresses().count();
     let mut readers: Vec<_> =
-        (0..count).map(|node| nodes.read_task(node, task_of_session(PUBLISH_KIND, &request))).collect();
+        (0..count).map(|node| nodes.read_task(node, task_of_session(PUBLISH_KIND, &request, None))).collect();
     for reader in &mut readers {
         match reader.next(context) {
             // A lost node takes no part in the job.

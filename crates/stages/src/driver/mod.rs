@@ -10,10 +10,12 @@
 //! stream, and a node ends all tasks of a driver that it no longer hears. The driver pulls for the slots of a node: it
 //! asks the scheduler for work when a session opens and when an attempt ends.
 
+mod attempts;
 mod finished;
 mod job;
 mod members;
 mod run;
+mod state;
 
 pub use self::{
     finished::{FinishedJob, JobReport, NodeReport, ResultRows, StageReport, check_name},

@@ -2,25 +2,23 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    sync::mpsc::{Receiver, RecvTimeoutError, channel},
     time::{Duration, Instant},
 };
 
-use inshore_nodes::{Error as NodesError, Nodes, SingleTask, TaskEvent, WatchedTask, protocol::TaskDone};
+use inshore_nodes::{Error as NodesError, Nodes, SingleTask, TaskEvent, protocol::TaskDone};
 use inshore_store::Context;
 
 use super::{
     finished::{FinishedJob, JobReport, NodeReport, StageReport},
-    job::{JobInput, JobStage, StagesJob},
+    job::{JobStage, StagesJob},
     members::{Member, Result, members},
+    state::{Driver, Message, OpenSession, RunningAttempt},
 };
 use crate::{
     Action, AttemptToken, DriverError, Error, Event, FailureKind, InputPartition, NAMED, NodeId, Output,
-    PartitionId, Scheduler, Work,
-    node::{
-        ATTEMPT_KIND, AttemptRequest, AttemptResult, Producer, RangeOf, SESSION_KIND, SessionRequest,
-        StageReads, WorkRequest, task_of_session,
-    },
+    Scheduler,
+    node::{AttemptResult, SESSION_KIND, SessionRequest, StageReads, WorkRequest, task_of_session},
 };
 
 /// The interval of ticks.
@@ -59,8 +57,7 @@ pub fn run(nodes: &Nodes, context: &Context, job: &StagesJob) -> Result<Finished
     });
     let stages = stages.collect();
     let (scheduler, actions) = Scheduler::start(plan, job.options.clone(), &slots);
-    let mut id = [0; 16];
-    getrandom::fill(&mut id).expect("the system gives random numbers");
+    let trace = random_id();
     let node = |member: &Member| NodeReport { node: member.address.clone(), ..NodeReport::default() };
     let nodes_report = members.iter().map(node).collect();
     let mut driver = Driver {
@@ -68,13 +65,15 @@ pub fn run(nodes: &Nodes, context: &Context, job: &StagesJob) -> Result<Finished
         context,
         job,
         members,
-        id: format!("{:032x}", u128::from_le_bytes(id)),
+        id: random_id(),
+        trace,
         began: Instant::now(),
         scheduler,
         actions: actions.into(),
         sender,
         sessions: BTreeMap::new(),
         attempts: BTreeMap::new(),
+        unsent: VecDeque::new(),
         partitions: BTreeMap::new(),
         deletions: Vec::new(),
         losses: BTreeMap::new(),
@@ -85,8 +84,9 @@ pub fn run(nodes: &Nodes, context: &Context, job: &StagesJob) -> Result<Finished
         runs: 0,
     };
     let outputs = driver.drive(&events)?;
-    let Driver { members, id, sessions, lines, stages, nodes_report, scheduler, began, .. } = driver;
+    let Driver { members, id, trace, sessions, lines, stages, nodes_report, scheduler, began, .. } = driver;
     let report = JobReport {
+        trace,
         stages,
         nodes: nodes_report,
         attempts: scheduler.counters(),
@@ -96,52 +96,11 @@ pub fn run(nodes: &Nodes, context: &Context, job: &StagesJob) -> Result<Finished
     Ok(FinishedJob::new(nodes.clone(), members, id, sessions, outputs, &lines, report))
 }
 
-/// An event from a connection.
-enum Message {
-    Session(NodeId, u64, TaskEvent),
-    Attempt(AttemptToken, u64, std::result::Result<TaskDone, NodesError>),
-}
-
-/// A session that was requested.
-struct OpenSession {
-    task: WatchedTask,
-    memory_bytes: u64,
-    is_open: bool,
-    /// Distinguishes the session from earlier sessions of the node.
-    run: u64,
-}
-
-/// An attempt that runs on a node.
-struct RunningAttempt {
-    node: NodeId,
-    _task: WatchedTask,
-    run: u64,
-}
-
-struct Driver<'a> {
-    nodes: &'a Nodes,
-    context: &'a Context,
-    job: &'a StagesJob,
-    members: Vec<Member>,
-    id: String,
-    began: Instant,
-    scheduler: Scheduler,
-    actions: VecDeque<Action>,
-    sender: Sender<Message>,
-    sessions: BTreeMap<NodeId, OpenSession>,
-    attempts: BTreeMap<AttemptToken, RunningAttempt>,
-    partitions: BTreeMap<AttemptToken, PartitionId>,
-    deletions: Vec<WatchedTask>,
-    /// The error that ended the session of each lost node.
-    losses: BTreeMap<NodeId, NodesError>,
-    /// The number of line feeds in the output of each finished attempt.
-    lines: BTreeMap<AttemptToken, u64>,
-    stages: Vec<StageReport>,
-    /// The last stage that has begun.
-    phase: Option<u32>,
-    nodes_report: Vec<NodeReport>,
-    /// The number of connections so far.
-    runs: u64,
+/// Returns a random number of 128 bits, as 32 hexadecimal digits.
+fn random_id() -> String {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).expect("the system gives random numbers");
+    format!("{:032x}", u128::from_le_bytes(id))
 }
 
 impl Driver<'_> {
@@ -157,6 +116,10 @@ impl Driver<'_> {
                     }
                     action => self.act(action),
                 }
+            }
+            self.send_attempts();
+            if !self.actions.is_empty() {
+                continue;
             }
             match events.recv_timeout(LOOK) {
                 Ok(message) => self.hear(message),
@@ -182,7 +145,7 @@ impl Driver<'_> {
         }
     }
 
-    fn tell(&mut self, event: Event) {
+    pub(super) fn tell(&mut self, event: Event) {
         let actions = self.scheduler.on(self.began.elapsed(), event);
         self.actions.extend(actions);
     }
@@ -198,14 +161,15 @@ impl Driver<'_> {
             }
             Action::Resume { token, node, work } => self.start(token, node, work),
             Action::Cancel { token, node } => {
-                if self.attempts.remove(&token).is_some() {
+                if self.remove_attempt(token).is_some() {
                     self.tell(Event::Asked { node });
                 }
             }
             Action::DeleteScratch { token, node } => {
                 let partition = self.partitions[&token];
                 let of = (token, partition);
-                let task = self.attempt_task(of, WorkRequest::Delete, StageReads::default(), Vec::new());
+                let task =
+                    self.attempt_task(of, WorkRequest::Delete, StageReads::default(), Vec::new(), Vec::new());
                 let deletion = self.nodes.watch_task(self.members[node.0 as usize].index, task, |_| {});
                 self.deletions.push(deletion);
             }
@@ -251,33 +215,25 @@ impl Driver<'_> {
             slot_bytes: self.job.slot_bytes,
             nodes: nodes.collect(),
             own: node.0 as usize,
+            trace: Some(self.trace.clone()),
         };
-        let task = SingleTask { memory_bytes: Some(needed_bytes), ..task_of_session(SESSION_KIND, &request) };
+        let task = SingleTask {
+            memory_bytes: Some(needed_bytes),
+            ..task_of_session(SESSION_KIND, &request, Some(&self.trace))
+        };
         let sender = self.sender.clone();
         let task = self.nodes.watch_task(member.index, task, move |event| {
             // The receiver lives as long as the driver.
             let _ = sender.send(Message::Session(node, run, event));
         });
-        self.sessions.insert(node, OpenSession { task, memory_bytes, is_open: false, run });
+        self.sessions
+            .insert(node, OpenSession { task, memory_bytes, is_open: false, run, sent: BTreeMap::new() });
     }
 
     /// Returns the number of the next connection.
-    fn next_run(&mut self) -> u64 {
+    pub(super) fn next_run(&mut self) -> u64 {
         self.runs += 1;
         self.runs
-    }
-
-    fn attempt_task(
-        &self,
-        (token, partition): (AttemptToken, PartitionId),
-        work: WorkRequest,
-        reads: StageReads,
-        pieces: Vec<inshore_nodes::protocol::PieceRequest>,
-    ) -> SingleTask {
-        let PartitionId { stage, partition } = partition;
-        let session = self.id.clone();
-        let request = AttemptRequest { session, token: token.0, stage, partition, work, reads };
-        SingleTask { pieces, ..task_of_session(ATTEMPT_KIND, &request) }
     }
 
     /// Shows the progress of a stage that begins. Earlier stages that compute lost outputs again begin no phase.
@@ -287,75 +243,6 @@ impl Driver<'_> {
             let StageReport { name, partitions, attempts, .. } = &self.stages[stage as usize];
             self.context.start_phase(name, "partitions", u64::from(*partitions).saturating_sub(*attempts));
         }
-    }
-
-    /// Returns the current outputs that a partition reads. Returns `None` if a producer has no output, since an attempt
-    /// without it would lose rows.
-    fn reads(&self, partition: PartitionId) -> Option<StageReads> {
-        let JobStage { input, broadcasts, .. } = &self.job.stages[partition.stage as usize];
-        let (ranges, states): (&[u32], &[u32]) = match input {
-            JobInput::Pieces(_) => (&[], &[]),
-            JobInput::Exchange { ranges, states } => (ranges, states),
-        };
-        let producers = |stage: u32, only: Option<u32>| -> Vec<Producer> {
-            let (outputs, _) = self.scheduler.outputs_since(stage, 0);
-            let outputs = outputs.filter(|output| only.is_none_or(|only| output.partition.partition == only));
-            let producer = |Output { partition, token, node, checksum, .. }: Output| {
-                let place = partition.partition;
-                (place, Producer { token: token.0, checksum, node: node.0 as usize })
-            };
-            outputs.map(producer).collect::<BTreeMap<u32, Producer>>().into_values().collect()
-        };
-        let range = |&stage: &u32| RangeOf { range: partition.partition, producers: producers(stage, None) };
-        let state = |&stage: &u32| RangeOf {
-            range: self.job.stages[stage as usize].ranges,
-            producers: producers(stage, Some(partition.partition)),
-        };
-        let broadcast = |&stage: &u32| RangeOf { range: 0, producers: producers(stage, None) };
-        let reads = StageReads {
-            ranges: ranges.iter().map(range).collect(),
-            states: states.iter().map(state).collect(),
-            broadcasts: broadcasts.iter().map(broadcast).collect(),
-        };
-        let is_complete = |(stage, of): (&u32, &RangeOf)| {
-            of.producers.len() == self.stages[*stage as usize].partitions as usize
-        };
-        let is_whole = ranges.iter().zip(&reads.ranges).all(is_complete)
-            && broadcasts.iter().zip(&reads.broadcasts).all(is_complete)
-            && reads.states.iter().all(|state| state.producers.len() == 1);
-        is_whole.then_some(reads)
-    }
-
-    fn start(&mut self, token: AttemptToken, node: NodeId, work: Work) {
-        let partition = self.partitions[&token];
-        let index = |node: NodeId| self.members[node.0 as usize].index;
-        let input = |node: NodeId| match &self.job.stages[partition.stage as usize].input {
-            JobInput::Pieces(inputs) => inputs[partition.partition as usize].request(index(node)),
-            JobInput::Exchange { .. } => Vec::new(),
-        };
-        let Some(reads) = self.reads(partition) else {
-            let why = "an output that it reads was lost before it began".to_string();
-            self.tell(Event::Failed { token, kind: FailureKind::Retryable, why });
-            return self.tell(Event::Asked { node });
-        };
-        let (work, pieces) = match work {
-            Work::Map { read_from } if read_from == node => (WorkRequest::Map, input(node)),
-            Work::Map { read_from } => {
-                (WorkRequest::MapOf { node: read_from.0 as usize, pieces: input(read_from) }, Vec::new())
-            }
-            Work::Merge { .. } => (WorkRequest::Merge, Vec::new()),
-            // No node drains yet: a node that shuts down is lost.
-            Work::Copy { .. } => unreachable!("the driver reports no draining node"),
-        };
-        let task = self.attempt_task((token, partition), work, reads, pieces);
-        let (sender, index) = (self.sender.clone(), index(node));
-        let run = self.next_run();
-        let task = self.nodes.watch_task(index, task, move |event| {
-            if let TaskEvent::Ended(result) = event {
-                let _ = sender.send(Message::Attempt(token, run, result));
-            }
-        });
-        self.attempts.insert(token, RunningAttempt { node, _task: task, run });
     }
 
     fn hear(&mut self, message: Message) {
@@ -375,13 +262,21 @@ impl Driver<'_> {
                     TaskEvent::Ended(ended) => self.lose(node, ended.err()),
                 }
             }
-            Message::Attempt(token, run, result) => {
-                let Some(attempt) = self.attempts.get(&token).filter(|attempt| attempt.run == run) else {
-                    return;
-                };
+            Message::ListsTaken(token, run, is_whole) => {
+                let attempt = self.attempts.get_mut(&token).filter(|attempt| attempt.run == run);
+                let Some(attempt) = attempt else { return };
+                attempt.list_bytes = 0;
                 let node = attempt.node;
-                self.attempts.remove(&token);
-                self.ended(token, node, result);
+                if !is_whole {
+                    self.forget_lists(node);
+                }
+            }
+            Message::Attempt(token, run, result) => {
+                if self.attempts.get(&token).is_some_and(|attempt| attempt.run == run)
+                    && let Some(attempt) = self.remove_attempt(token)
+                {
+                    self.ended(token, attempt, result);
+                }
             }
         }
     }
@@ -398,9 +293,10 @@ impl Driver<'_> {
     fn ended(
         &mut self,
         token: AttemptToken,
-        node: NodeId,
+        attempt: RunningAttempt,
         result: std::result::Result<TaskDone, NodesError>,
     ) {
+        let node = attempt.node;
         let failed = |why: String| Event::Failed { token, kind: FailureKind::Retryable, why };
         let event = match result {
             Err(error @ NodesError::Lost { .. }) => return self.lose(node, Some(error)),
@@ -423,6 +319,7 @@ impl Driver<'_> {
                     let outputs = outputs.into_iter().map(AttemptToken).collect();
                     Event::FetchFailed { token, outputs, cause }
                 }
+                Ok(AttemptResult::Behind) => return self.restart(token, attempt),
                 Ok(AttemptResult::Deleted) => failed("an unexpected answer".to_string()),
                 Err(error) => failed(format!("an invalid answer: {error}")),
             },

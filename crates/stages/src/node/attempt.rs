@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arrow_array::{BooleanArray, RecordBatch};
 use inshore_kernel::{
     Failure, FinalFailure, Reply, Source, SourceOffset, Sources, Task, TaskHandler, TaskSource,
 };
@@ -12,11 +13,15 @@ use serde_json::{Value, json};
 
 use super::{
     ATTEMPT_KIND, RangeContent, RangeRequest,
+    counters::End,
     fetch::{FetchError, FetchedRange, fetch},
     output::{OutputWriter, RangeBytes, RangeInput, StoredOutput},
     session::{Session, Sessions, Slot},
 };
-use crate::{FailureKind, FetchFailure, MapInputs, MergeInputs, StageTask};
+use crate::{
+    FailureKind, FetchFailure, MapInputs, MergeInputs, StageTask,
+    lists::{ListPart, Producer},
+};
 
 /// The request for an attempt.
 #[derive(Debug, Serialize, Deserialize)]
@@ -28,24 +33,30 @@ pub(crate) struct AttemptRequest {
     pub token: u32,
     pub stage: u32,
     pub partition: u32,
+    /// What the node lacks of the lists of outputs.
+    #[serde(default)]
+    pub lists: Vec<ListPart>,
     pub work: WorkRequest,
     /// The outputs that the attempt reads.
     #[serde(default)]
     pub reads: StageReads,
 }
 
-/// The outputs of other stages that an attempt reads: for each stage, one range.
+/// The outputs of other stages that an attempt reads, which the node takes from its lists.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StageReads {
-    pub ranges: Vec<RangeOf>,
-    pub states: Vec<RangeOf>,
-    pub broadcasts: Vec<RangeOf>,
+    /// The stages of which the attempt reads the range with the number of its partition.
+    pub ranges: Vec<u32>,
+    /// The stages of which the attempt reads the state of its partition, and the number of the range that is the state.
+    pub states: Vec<(u32, u32)>,
+    /// The stages of which the attempt reads range 0.
+    pub broadcasts: Vec<u32>,
 }
 
 impl StageReads {
-    fn all(&self) -> impl Iterator<Item = &RangeOf> {
-        self.ranges.iter().chain(&self.states).chain(&self.broadcasts)
+    fn is_empty(&self) -> bool {
+        self.ranges.is_empty() && self.states.is_empty() && self.broadcasts.is_empty()
     }
 }
 
@@ -56,26 +67,18 @@ pub(crate) enum WorkRequest {
     Map,
     /// Read pieces that another node holds.
     MapOf { node: usize, pieces: Vec<PieceRequest> },
-    /// Merge ranges of the outputs of each producing stage, and read states.
+    /// Merge ranges and read states.
     Merge,
     /// Delete the output of the attempt.
     Delete,
 }
 
 /// One range of outputs of a stage.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct RangeOf {
-    pub range: u32,
+#[derive(Debug)]
+struct RangeOf {
+    range: u32,
     /// The outputs, in the order of the stage's partitions.
-    pub producers: Vec<Producer>,
-}
-
-/// An output that a merge reads.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Producer {
-    pub token: u32,
-    pub checksum: u64,
-    pub node: usize,
+    producers: Vec<Producer>,
 }
 
 /// The result of an attempt: the summary of its task.
@@ -98,6 +101,8 @@ pub(crate) enum AttemptResult {
         cause: FetchFailure,
     },
     Deleted,
+    /// The attempt did not begin: the node lacks earlier parts of its lists.
+    Behind,
 }
 
 /// The handler that runs attempts.
@@ -112,26 +117,44 @@ impl TaskHandler for Attempts {
         false
     }
 
-    fn work(&self, task: Task, _reply: &mut dyn Reply) -> Result<Value, Failure> {
-        let AttemptRequest { session, token, stage, partition, work, reads } =
+    fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
+        let AttemptRequest { session, token, stage, partition, lists, work, reads } =
             serde_json::from_value(task.arguments)?;
         let session = self.0.get(&session).ok_or("the session of the attempt has ended")?;
         if let WorkRequest::Delete = work {
             session.delete(token);
             return Ok(json!(AttemptResult::Deleted));
         }
-        check(&work, &reads, session.nodes.addresses().count())?;
+        check(&work, session.nodes.addresses().count())?;
+        let has_all = session.take_lists(&lists, !reads.is_empty(), task.job.cancel())?;
+        if !lists.is_empty() {
+            drop(lists);
+            // The driver then knows that the lists have arrived.
+            reply.batch(RecordBatch::try_from_iter([(
+                "lists",
+                Arc::new(BooleanArray::from(vec![has_all])) as _,
+            )])?)?;
+        }
+        if !reads.is_empty() && !has_all {
+            return Ok(json!(AttemptResult::Behind));
+        }
         let slot = session.begin_attempt(token, task.job.cancel())?;
         let of = (stage, partition);
+        let mut counted = session.counters.start(matches!(work, WorkRequest::Merge));
         let result = match run(&session, &slot, of, (work, reads), task.sources) {
             Ok((output, fetched)) => {
                 let (bytes, checksum, lines) = (output.bytes(), output.checksum, output.lines);
                 session.add(token, Arc::new(output));
+                counted.end(End::Done);
                 AttemptResult::Finished { bytes, checksum, lines, fetched }
             }
-            Err(FetchError::Missing(outputs, cause)) => AttemptResult::FetchFailed { outputs, cause },
+            Err(FetchError::Missing(outputs, cause)) => {
+                counted.end(End::Missing);
+                AttemptResult::FetchFailed { outputs, cause }
+            }
             Err(FetchError::Failed(failure)) => {
                 task.job.check_cancelled()?;
+                counted.end(End::Failed);
                 let kind = match failure.downcast_ref() {
                     Some(inshore_store::Error::NoSpace { .. }) => FailureKind::DiskFull,
                     _ if failure.is::<FinalFailure>() => FailureKind::Fatal,
@@ -148,17 +171,30 @@ impl TaskHandler for Attempts {
 type Fetches = Vec<(usize, u64)>;
 
 /// Checks the nodes and the pieces that a request names.
-fn check(work: &WorkRequest, reads: &StageReads, nodes: usize) -> Result<(), Failure> {
+fn check(work: &WorkRequest, nodes: usize) -> Result<(), Failure> {
     let is_valid = match work {
         WorkRequest::Map | WorkRequest::Merge | WorkRequest::Delete => true,
         WorkRequest::MapOf { node, pieces } => {
             *node < nodes && pieces.iter().all(|piece| piece.from <= piece.to)
         }
     };
-    let mut producers = reads.all().flat_map(|range| &range.producers);
-    (is_valid && producers.all(|producer| producer.node < nodes))
-        .then_some(())
-        .ok_or_else(|| "invalid request: work of unknown nodes or pieces".into())
+    is_valid.then_some(()).ok_or_else(|| "invalid request: work of unknown nodes or pieces".into())
+}
+
+/// Returns the outputs that an attempt reads: ranges, states and broadcasts.
+fn listed(session: &Session, partition: u32, reads: StageReads) -> Result<[Vec<RangeOf>; 3], Failure> {
+    let listed = |stage, range, only| -> Result<RangeOf, Failure> {
+        Ok(RangeOf { range, producers: session.listed_outputs(stage, only)? })
+    };
+    let StageReads { ranges, states, broadcasts } = reads;
+    let ranges = ranges.into_iter().map(|stage| listed(stage, partition, None));
+    let states = states.into_iter().map(|(stage, range)| listed(stage, range, Some(partition)));
+    let broadcasts = broadcasts.into_iter().map(|stage| listed(stage, 0, None));
+    Ok([
+        ranges.collect::<Result<_, _>>()?,
+        states.collect::<Result<_, _>>()?,
+        broadcasts.collect::<Result<_, _>>()?,
+    ])
 }
 
 fn run(
@@ -170,14 +206,15 @@ fn run(
 ) -> Result<(StoredOutput, Fetches), FetchError> {
     let job = &slot.job;
     let task = StageTask { job, arguments: &session.arguments, stage, partition };
-    let count = reads.all().map(|range| range.producers.len() as u64).sum();
+    let reads = listed(session, partition, reads)?;
+    let count = reads.iter().flatten().map(|range| range.producers.len() as u64).sum();
     let kept_bytes = session.work.kept_bytes(job.budget().memory_bytes(), count);
     let mut fetched = Fetches::new();
     let mut fetch_all = |ranges: Vec<RangeOf>| {
         let fetch = |range| inputs(session, job, range, kept_bytes, &mut fetched);
         ranges.into_iter().map(fetch).collect::<Result<Vec<Vec<RangeInput>>, FetchError>>()
     };
-    let StageReads { ranges, states, broadcasts } = reads;
+    let [ranges, states, broadcasts] = reads;
     let (broadcasts, ranges) = (fetch_all(broadcasts)?, fetch_all(ranges)?);
     let states = fetch_all(states)?.into_iter().flatten().collect();
     let mut output = writer(session, job)?;
@@ -218,7 +255,7 @@ fn inputs(
     for step in 1..nodes {
         let node = (session.own + step) % nodes;
         let of_node: Vec<(usize, &Producer)> =
-            producers.iter().enumerate().filter(|(_, producer)| producer.node == node).collect();
+            producers.iter().enumerate().filter(|(_, producer)| producer.node as usize == node).collect();
         if of_node.is_empty() {
             continue;
         }
@@ -226,12 +263,13 @@ fn inputs(
         let tokens: Vec<u32> = of_node.iter().map(|(_, producer)| producer.token).collect();
         let content = RangeContent::Outputs { outputs, range };
         let request = RangeRequest { session: session.id.clone(), content };
-        let got = fetch(job, (&session.nodes, node), &request, (tokens.len(), &tokens), kept_bytes)?;
+        let got = fetch(session, job, node, &request, (tokens.len(), &tokens), kept_bytes)?;
         fetched.push((node, got.iter().map(|range| range.bytes).sum()));
         let places = of_node.iter().map(|(place, _)| *place);
         found.extend(places.zip(got.into_iter().map(|range| range.stored)));
     }
-    for (place, producer) in producers.iter().enumerate().filter(|(_, producer)| producer.node == session.own)
+    for (place, producer) in
+        producers.iter().enumerate().filter(|(_, producer)| producer.node as usize == session.own)
     {
         let Some(output) = session.output(producer.token, producer.checksum) else {
             return Err(FetchError::Missing(vec![producer.token], FetchFailure::Gone));
@@ -253,7 +291,7 @@ fn copied(
     let pieces: Vec<PieceRequest> = pieces.into_iter().filter(|piece| piece.from < piece.to).collect();
     let content = RangeContent::Pieces(pieces.clone());
     let request = RangeRequest { session: session.id.clone(), content };
-    let fetched = fetch(job, (&session.nodes, node), &request, (pieces.len(), &[]), u64::MAX)?;
+    let fetched = fetch(session, job, node, &request, (pieces.len(), &[]), u64::MAX)?;
     let source = |(piece, fetched): (PieceRequest, FetchedRange)| {
         let PieceRequest { number, whole, from, to, offset, lines, .. } = piece;
         match fetched.stored {

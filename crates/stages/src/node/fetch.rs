@@ -2,13 +2,14 @@
 
 use arrow_array::{RecordBatch, cast::AsArray, types::UInt32Type};
 use inshore_kernel::Failure;
-use inshore_nodes::{Error as NodesError, Nodes};
+use inshore_nodes::{Error as NodesError, TaskReader};
 use inshore_store::{CheckedFile, FileWriter, Job, Reservation};
 
 use super::{
     RANGE_KIND, RangeRequest,
     output::{BLOCK_BYTES, RangeBytes, RangeEntry},
     ranges::RangeSummary,
+    session::Session,
     task_of_session,
 };
 use crate::FetchFailure;
@@ -41,14 +42,31 @@ impl<E: Into<Failure>> From<E> for FetchError {
 /// Fetches `count` parts from a node, as a whole. `tokens` are the attempts whose outputs the parts are, or empty. A part
 /// stays in memory if at least `kept_bytes` bytes of the budget stay free.
 pub(super) fn fetch(
+    session: &Session,
     job: &Job,
-    (nodes, node): (&Nodes, usize),
+    node: usize,
     request: &RangeRequest,
+    parts: (usize, &[u32]),
+    kept_bytes: u64,
+) -> Result<Vec<FetchedRange>, FetchError> {
+    let task = task_of_session(RANGE_KIND, request, session.trace.as_deref());
+    let reader = session.nodes.read_task(node, task);
+    let fetched = receive(session, job, reader, parts, kept_bytes);
+    session.end_fetch(node);
+    if let Ok(fetched) = &fetched {
+        session.counters.fetched(fetched.len());
+    }
+    fetched
+}
+
+fn receive(
+    session: &Session,
+    job: &Job,
+    mut reader: TaskReader,
     (count, tokens): (usize, &[u32]),
     kept_bytes: u64,
 ) -> Result<Vec<FetchedRange>, FetchError> {
     let missing = |cause| FetchError::Missing(tokens.to_vec(), cause);
-    let mut reader = nodes.read_task(node, task_of_session(RANGE_KIND, request));
     let mut ranges: Vec<RangeBuffer> = (0..count).map(|_| RangeBuffer::default()).collect();
     loop {
         let batch = match reader.next(job) {
@@ -62,6 +80,7 @@ pub(super) fn fetch(
         let Some((index, bytes)) = part(&batch).filter(|(index, _)| *index < ranges.len()) else {
             return Err(missing(FetchFailure::Gone));
         };
+        session.counters.received(bytes.len() as u64);
         // The node sends one part after the other, so at most one part is being written.
         for earlier in &mut ranges[..index] {
             earlier.end()?;

@@ -18,7 +18,9 @@
 //! scratch.
 
 mod attempt;
+mod counters;
 mod fetch;
+mod lists;
 mod memory;
 mod output;
 mod publish;
@@ -27,7 +29,7 @@ mod session;
 
 use self::{attempt::Attempts, publish::Publishes, ranges::Ranges, session::Sessions};
 pub(crate) use self::{
-    attempt::{AttemptRequest, AttemptResult, Producer, RangeOf, StageReads, WorkRequest},
+    attempt::{AttemptRequest, AttemptResult, StageReads, WorkRequest},
     publish::{PublishAnswer, PublishRequest},
     ranges::{RANGE_KIND, RangeContent, RangeRequest},
     session::SessionRequest,
@@ -67,7 +69,13 @@ pub fn with_stages(
         .with(Publishes(sessions))
 }
 
-/// Returns a task that names a session. The task works in the memory of the session, and takes no other memory.
-pub(crate) fn task_of_session(kind: &'static str, request: &impl Serialize) -> SingleTask {
-    SingleTask { kind, arguments: json!(request), pieces: Vec::new(), memory_bytes: Some(0) }
+/// Returns a task that names a session. The task works in the memory of the session, and takes no other memory. `trace`
+/// is the trace id of the job.
+pub(crate) fn task_of_session(
+    kind: &'static str,
+    request: &impl Serialize,
+    trace: Option<&str>,
+) -> SingleTask {
+    let trace = trace.map(str::to_string);
+    SingleTask { kind, arguments: json!(request), pieces: Vec::new(), memory_bytes: Some(0), trace }
 }

@@ -94,6 +94,7 @@ impl TaskHandler for Ranges {
                     if crc.is_none() {
                         sent.update(piece);
                     }
+                    session.counters.sent(piece.len() as u64);
                     reply.batch(RecordBatch::try_from_iter([
                         ("part", Arc::new(UInt32Array::from(vec![index as u32])) as _),
                         ("bytes", Arc::new(BinaryArray::from(vec![piece])) as _),
@@ -102,6 +103,7 @@ impl TaskHandler for Ranges {
             }
             summary.ranges.push((len, crc.unwrap_or_else(|| sent.finalize())));
         }
+        session.counters.served(summary.ranges.len());
         Ok(json!(summary))
     }
 }

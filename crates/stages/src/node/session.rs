@@ -1,13 +1,13 @@
 //! The sessions of the jobs in which a node takes part.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     sync::{Arc, Condvar, Mutex, MutexGuard},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use arrow_array::{RecordBatch, UInt32Array};
-use inshore_kernel::{Failure, Reply, Task, TaskHandler};
+use inshore_kernel::{Failure, Metric, Reply, Task, TaskHandler};
 use inshore_nodes::{ClientConfig, NodeCredentials, Nodes, protocol::Generation};
 use inshore_store::{Cancel, DatasetBuilder, Job};
 use serde::{Deserialize, Serialize};
@@ -15,13 +15,23 @@ use serde_json::{Value, json};
 
 use super::{
     SESSION_KIND,
+    counters::{Counters, Stored},
+    lists::OutputList,
     memory::{PUBLISH_BYTES, SERVE_BYTES, SLOT_BESIDE_BYTES},
     output::StoredOutput,
 };
-use crate::StageWork;
+use crate::{
+    StageWork,
+    lists::{ListPart, Producer},
+};
 
 /// The number of requests for ranges that a session serves at the same time. Further requests wait.
 const SERVES_MAX: usize = 8;
+/// The number of other nodes to which a session keeps connections. If a job has more nodes, a fetch opens a connection
+/// and closes it, since attempts fetch from all nodes in turn and would otherwise keep a connection to each: a thousand
+/// for each node, of which an agent takes 256. This is half of the default of
+/// [`Options::max_connections`](crate::Options).
+const PEERS_MAX: usize = 32;
 /// The part of a session's memory that holds the checksums and directories of its outputs: one of this number, besides
 /// [`OUTPUTS_BYTES`]. The checksums of 16 GiB of outputs take 1 MiB, so a session with 16 GiB of memory stores up to 16
 /// TiB of outputs. Further attempts fail for lack of memory.
@@ -30,6 +40,10 @@ const OUTPUTS_PART: u64 = 16;
 const OUTPUTS_BYTES: u64 = 2 << 20;
 /// The interval at which a waiting thread checks for cancellation.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// The time for which a merge waits for the parts of its lists that other attempts bring. They were sent before the merge,
+/// so this is the time by which one request can overtake another one on the same connection.
+const LISTS_WAIT: Duration = Duration::from_secs(1);
 
 /// The memory of a session besides its slots and the part for outputs, in bytes.
 const BESIDE_BYTES: u64 = SERVES_MAX as u64 * SERVE_BYTES + OUTPUTS_BYTES;
@@ -71,6 +85,9 @@ pub(crate) struct SessionRequest {
     pub nodes: Vec<(String, Option<String>)>,
     /// The index of this node in the list.
     pub own: usize,
+    /// The trace id of the job. Unlike the id of the session, it is no secret and appears in logs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
 }
 
 /// The sessions of a node, and the handler that runs them.
@@ -81,16 +98,29 @@ struct Inner {
     works: Vec<Arc<dyn StageWork>>,
     credentials: Option<NodeCredentials>,
     sessions: Mutex<BTreeMap<String, Arc<Session>>>,
+    counters: Arc<Counters>,
 }
 
 impl Sessions {
     pub fn new(works: Vec<Arc<dyn StageWork>>, credentials: Option<NodeCredentials>) -> Sessions {
-        Sessions(Arc::new(Inner { works, credentials, sessions: Mutex::default() }))
+        Sessions(Arc::new(Inner { works, credentials, sessions: Mutex::default(), counters: Arc::default() }))
     }
 
     /// Returns a session that has not ended.
     pub fn get(&self, id: &str) -> Option<Arc<Session>> {
         self.all().get(id).cloned()
+    }
+
+    /// Returns what the node stores for all sessions.
+    fn stored(&self) -> Stored {
+        let sessions: Vec<Arc<Session>> = self.all().values().cloned().collect();
+        let mut stored = Stored { sessions: sessions.len() as u64, ..Stored::default() };
+        for session in sessions {
+            let state = session.state();
+            stored.outputs += state.outputs.len() as u64;
+            stored.bytes += state.outputs.values().map(|output| output.file.len()).sum::<u64>();
+        }
+        stored
     }
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Session>>> {
@@ -117,6 +147,8 @@ pub(super) struct Session {
     pub arguments: Value,
     pub nodes: Nodes,
     pub own: usize,
+    pub trace: Option<String>,
+    pub counters: Arc<Counters>,
     slots: u32,
     slot_bytes: u64,
     state: Mutex<State>,
@@ -126,6 +158,8 @@ pub(super) struct Session {
 #[derive(Default)]
 struct State {
     outputs: BTreeMap<u32, Arc<StoredOutput>>,
+    /// The outputs of all nodes, by stage.
+    lists: BTreeMap<u32, OutputList>,
     running: BTreeMap<u32, Cancel>,
     /// The requests that are served, by their numbers.
     serving: BTreeMap<u64, Cancel>,
@@ -136,9 +170,26 @@ struct State {
     publishing: Option<(DatasetBuilder, Option<Generation>)>,
 }
 
+impl State {
+    fn add(&mut self, job: &Job, part: &ListPart, nodes: usize) -> Result<bool, Failure> {
+        let list = match self.lists.entry(part.stage) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(OutputList::new(job, part.partitions)?),
+        };
+        list.add(part, nodes)
+    }
+}
+
 impl Session {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no panic under this lock")
+    }
+
+    /// Closes the connection of a fetch that has ended, unless the job has few nodes.
+    pub fn end_fetch(&self, node: usize) {
+        if self.nodes.addresses().count() > PEERS_MAX + 1 {
+            self.nodes.disconnect(node);
+        }
     }
 
     /// Returns the output of an attempt if its directory has this checksum.
@@ -152,6 +203,28 @@ impl Session {
 
     pub fn delete(&self, token: u32) {
         self.state().outputs.remove(&token);
+    }
+
+    /// Adds parts to the lists of outputs. Returns false if a list lacks the parts before them. If `is_awaited`, waits for
+    /// these parts for a moment.
+    pub fn take_lists(&self, parts: &[ListPart], is_awaited: bool, cancel: &Cancel) -> Result<bool, Failure> {
+        let nodes = self.nodes.addresses().count();
+        let end = Instant::now() + if is_awaited { LISTS_WAIT } else { Duration::ZERO };
+        let mut is_whole = true;
+        for part in parts {
+            is_whole &= self.wait_until(cancel, |state| match state.add(&self.job, part, nodes) {
+                Ok(false) if Instant::now() < end => None,
+                added => Some(added),
+            })??;
+            self.changed.notify_all();
+        }
+        Ok(is_whole)
+    }
+
+    /// Returns the outputs of a stage that the lists name, or the output of one of its partitions.
+    pub fn listed_outputs(&self, stage: u32, only: Option<u32>) -> Result<Vec<Producer>, Failure> {
+        let outputs = self.state().lists.get(&stage).and_then(|list| list.outputs(only));
+        outputs.ok_or_else(|| format!("the list of the outputs of stage {stage} is incomplete").into())
     }
 
     /// Waits until a condition holds, and changes the state.
@@ -276,6 +349,11 @@ impl TaskHandler for Sessions {
         SESSION_KIND
     }
 
+    /// Returns the metrics of all requests of jobs.
+    fn metrics(&self) -> Vec<Metric> {
+        self.0.counters.metrics(self.stored())
+    }
+
     /// Holds the memory and the scratch of a job until the connection of the driver ends.
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
         let request: SessionRequest = serde_json::from_value(task.arguments)?;
@@ -301,6 +379,8 @@ impl TaskHandler for Sessions {
             work,
             arguments: request.arguments,
             own: request.own,
+            trace: request.trace,
+            counters: self.0.counters.clone(),
             slots: request.slots,
             slot_bytes: request.slot_bytes,
             state: Mutex::default(),

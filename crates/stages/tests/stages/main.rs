@@ -5,4 +5,5 @@ mod faults;
 mod plans;
 mod reservations;
 mod rules;
+mod scale;
 mod simulation;

@@ -127,7 +127,7 @@ pub fn stages(job: &JobReport) -> Vec<(&'static str, String)> {
         .iter()
         .map(stage)
         .chain(job.nodes.iter().map(link))
-        .chain([("attempts", of_attempts)])
+        .chain([("attempts", of_attempts), ("trace", job.trace.clone())])
         .collect()
 }
 

@@ -74,6 +74,7 @@ impl Fetch {
             alive_ms: None,
             pulls: None,
             beside: run.beside(node),
+            trace: None,
         };
         let (out, answers) = queue(ahead_bytes);
         let told: Arc<Mutex<AttemptReport>> = Arc::default();

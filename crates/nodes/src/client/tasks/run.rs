@@ -339,6 +339,7 @@ impl Run {
             alive_ms: Some((self.options.stall / 6).as_millis() as u64),
             pulls: pulls.then_some(PullOptions { key: self.key, bytes, shards }),
             beside: None,
+            trace: None,
         };
         let cost = state.costs.entry(node).or_default();
         cost.node = self.nodes.0.nodes[node].address.clone();

@@ -33,6 +33,8 @@ pub struct SingleTask {
     pub pieces: Vec<PieceRequest>,
     /// The memory of the task in bytes. `None` stands for the default of the node.
     pub memory_bytes: Option<u64>,
+    /// The trace id of the job to which the task belongs, if it has one: up to 32 hexadecimal digits.
+    pub trace: Option<String>,
 }
 
 /// A message of a [watched](Nodes::watch_task) task.
@@ -102,7 +104,7 @@ impl Nodes {
         node: usize,
         task: SingleTask,
     ) -> (JoinHandle<()>, Outlet, Arc<Mutex<AttemptReport>>) {
-        let SingleTask { kind, arguments, pieces, memory_bytes } = task;
+        let SingleTask { kind, arguments, pieces, memory_bytes, trace } = task;
         let left = self.0.deadline.map(|deadline| deadline.left());
         let request = TaskRequest {
             version: VERSION,
@@ -114,6 +116,7 @@ impl Nodes {
             alive_ms: None,
             pulls: None,
             beside: None,
+            trace,
         };
         let (out, answers) = queue(0);
         let report: Arc<Mutex<AttemptReport>> = Arc::default();

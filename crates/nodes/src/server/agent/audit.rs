@@ -18,17 +18,19 @@ pub(super) struct Audit<'a> {
     pub seconds: f64,
     /// The reason of the failure, if the action failed.
     pub failed: Option<&'a str>,
+    /// The trace id of the task's job, if it has one.
+    pub trace: Option<&'a str>,
 }
 
 impl Agent {
     /// Logs a put, a removal or a task as one line, whether the action succeeded or failed.
     pub(super) fn audit(&self, audit: &Audit<'_>) {
-        let Audit { action, who, dataset, bytes, seconds, failed } = *audit;
+        let Audit { action, who, dataset, bytes, seconds, failed, trace } = *audit;
         let dataset = short(dataset);
         let dataset = &*dataset;
         match failed {
-            None => info!(action, who, dataset, bytes, seconds, result = "done", "audit"),
-            Some(why) => warn!(action, who, dataset, bytes, seconds, result = &*short(why), "audit"),
+            None => info!(action, who, dataset, bytes, seconds, trace, result = "done", "audit"),
+            Some(why) => warn!(action, who, dataset, bytes, seconds, trace, result = &*short(why), "audit"),
         }
     }
 

@@ -96,6 +96,7 @@ impl Agent {
             bytes: removed.as_ref().copied().unwrap_or(0),
             seconds: began.elapsed().as_secs_f64(),
             failed: failed.as_deref(),
+            trace: None,
         });
         removed.map(drop)?;
         Ok(())

@@ -127,6 +127,7 @@ pub(super) fn receive(
                 bytes,
                 seconds: came.elapsed().as_secs_f64(),
                 failed: why,
+                trace: None,
             });
         }
         if let Some(refusal) = failed {

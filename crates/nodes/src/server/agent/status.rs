@@ -1,11 +1,13 @@
 //! Collects the status of an agent: counters, running tasks, drives and the machine's sensors.
 
 use std::{
+    collections::BTreeMap,
     sync::atomic::{AtomicU64, Ordering},
     thread,
     time::Duration,
 };
 
+use inshore_kernel::Metric;
 use inshore_store::DeviceUsage;
 
 use super::{Agent, Inner};
@@ -79,8 +81,14 @@ impl Agent {
             resident_bytes: resident_bytes(),
             requests_bytes,
             unfinished_bytes,
+            metrics: samples(inner.handlers.metrics()),
             expires: config.credentials.as_ref().and_then(|credentials| credentials.expires().ok()),
         }
+    }
+
+    /// Returns the metrics of the task handlers.
+    pub(crate) fn handler_metrics(&self) -> Vec<Metric> {
+        self.0.handlers.metrics()
     }
 
     /// Returns the reason if the node is not ready for requests.
@@ -95,6 +103,20 @@ impl Agent {
     pub(super) fn count_loaded(&self, bytes: u64) {
         self.0.counters.bytes_loaded.fetch_add(bytes, Ordering::Relaxed);
     }
+}
+
+/// Returns the samples of metrics by their names with labels, as Prometheus writes them.
+fn samples(metrics: Vec<Metric>) -> BTreeMap<String, u64> {
+    let sample = |name: &str, labels: &[(&str, &str)], value| {
+        let labels: Vec<String> =
+            labels.iter().map(|(label, value)| format!("{label}=\"{value}\"")).collect();
+        match labels.is_empty() {
+            true => (name.to_string(), value),
+            false => (format!("{name}{{{}}}", labels.join(",")), value),
+        }
+    };
+    let samples = metrics.iter().flat_map(|metric| metric.samples.iter().map(|of| (metric.name, of)));
+    samples.map(|(name, (labels, value))| sample(name, labels, *value)).collect()
 }
 
 impl Inner {

@@ -178,6 +178,7 @@ impl Traversal<'_> {
             alive_ms: None,
             pulls: None,
             beside: None,
+            trace: None,
         }
     }
 

@@ -26,6 +26,7 @@ pub(crate) struct ActiveTask {
     /// The caller's name for the log.
     pub who: String,
     pub kind: String,
+    pub trace: Option<String>,
     pub datasets: Vec<String>,
     pub job: Job,
     bytes_requested: u64,
@@ -54,6 +55,7 @@ impl ActiveTask {
             who: caller.who(),
             client: caller.name,
             kind: request.kind.clone(),
+            trace: request.trace.clone(),
             datasets,
             job,
             bytes_requested: lengths.fold(0, u64::saturating_add),

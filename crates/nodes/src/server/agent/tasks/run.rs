@@ -117,6 +117,7 @@ impl Agent {
             bytes: bytes_read,
             seconds,
             failed: failure.map(ToString::to_string).as_deref(),
+            trace: task.trace.as_deref(),
         });
     }
 }

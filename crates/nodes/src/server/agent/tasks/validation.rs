@@ -48,6 +48,10 @@ impl Agent {
             let what = format!("version {} of requests, expected {VERSION}", task.version);
             return Err(self.refuse(Refusal::unimplemented(format!("this node does not support {what}"))));
         }
+        if !task.trace.as_deref().is_none_or(is_trace) {
+            let what = "invalid request: a trace id has at most 32 hexadecimal digits";
+            return Err(self.refuse(Refusal::invalid_argument(what)));
+        }
         let handler = self.handler(request, &task)?;
         let caller = self.allowed(request, rights(handler.needs()))?;
         if self.0.draining.load(Ordering::Relaxed) {
@@ -77,6 +81,11 @@ impl Agent {
             self.refuse(Refusal::unimplemented(what))
         })
     }
+}
+
+/// Returns true if a trace id can be written into the log.
+fn is_trace(trace: &str) -> bool {
+    (1..=32).contains(&trace.len()) && trace.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// Returns the rights of which a caller needs one for a kind of task that requires `required`.
