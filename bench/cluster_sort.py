@@ -3,8 +3,8 @@
 
     sudo bench/cluster_sort.py --inshore target/release/inshore --folder /tmp/cluster --gigabytes 4
         --nodes 1 2 4 --rates 1gbit 10gbit
-    sudo bench/cluster_sort.py --inshore target/release/inshore --folder /tmp/cluster --gigabytes 1 --workers 4
-        --ray PYTHON --spark PYTHON [--peer-memory 512MiB]
+    sudo bench/cluster_sort.py --inshore target/release/inshore --folder /tmp/cluster --gigabytes 1
+        --workers 4 --ray PYTHON --spark PYTHON [--peer-memory 512MiB]
 
 The records are those of TeraGen in form: 100 bytes, of which the first ten are a random key. They are
 loaded in two copies.

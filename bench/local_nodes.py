@@ -181,7 +181,8 @@ class LocalNodes:
 
     def run(self, *words: str) -> None:
         """Run a command of Inshore on the nodes, without measuring it."""
-        subprocess.run([self.inshore, *words, "--quiet", *self.named], check=True)
+        command = [self.inshore, *words, "--quiet", *self.named]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
     def watched(self, *words: str) -> Watched:
         """Run a command of Inshore on the nodes; its group has the nodes in it."""

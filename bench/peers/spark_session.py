@@ -1,8 +1,7 @@
-"""A session of Spark on processes of this machine: a driver with the master, and an executor for each
-worker.
+"""A session of Spark on processes of this machine: a driver and an executor for each worker.
 
-The mode is local-cluster, in which each executor is a process with a heap and a port of its own, as on
-a cluster of machines; with local[N] all would be threads of one process, without an exchange between
+The mode is local-cluster, in which each executor is a process with a heap and a port of its own, as on a
+cluster of machines; with local[N] all would be threads of one process, without an exchange between
 processes.
 """
 
