@@ -353,7 +353,7 @@ impl NodeTables {
                     states: Vec::new(),
                 },
             };
-            Ok(JobStage { name: stage.name.clone(), input, ranges })
+            Ok(JobStage { name: stage.name.clone(), input, ranges, arguments: serde_json::Value::Null })
         };
         let stages =
             fragment.stages().iter().enumerate().map(stage).collect::<std::result::Result<_, FileError>>()?;

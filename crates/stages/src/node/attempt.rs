@@ -26,6 +26,9 @@ pub(crate) struct AttemptRequest {
     pub token: u32,
     pub stage: u32,
     pub partition: u32,
+    /// The arguments of the stage.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub arguments: Value,
     pub work: WorkRequest,
 }
 
@@ -61,12 +64,14 @@ pub(crate) struct Producer {
 /// The result of an attempt: the summary of its task.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum AttemptResult {
-    /// The size of all ranges, the checksum of their directory, the number of line feeds, and the number of bytes that
-    /// the attempt fetched from each other node.
+    /// The size of all ranges, the checksum of their directory, the number of line feeds, the counts of the attempt, and
+    /// the number of bytes that the attempt fetched from each other node.
     Finished {
         bytes: u64,
         checksum: u64,
         lines: u64,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        counts: Vec<u64>,
         fetched: Vec<(usize, u64)>,
     },
     Failed {
@@ -93,7 +98,7 @@ impl TaskHandler for Attempts {
     }
 
     fn work(&self, task: Task, _reply: &mut dyn Reply) -> Result<Value, Failure> {
-        let AttemptRequest { session, token, stage, partition, work } =
+        let AttemptRequest { session, token, stage, partition, arguments, work } =
             serde_json::from_value(task.arguments)?;
         let session = self.0.get(&session).ok_or("the session of the attempt has ended")?;
         if let WorkRequest::Delete = work {
@@ -102,12 +107,13 @@ impl TaskHandler for Attempts {
         }
         check(&work, session.nodes.addresses().count())?;
         let slot = session.begin_attempt(token, task.job.cancel())?;
-        let of = (stage, partition);
+        let of = (stage, partition, &arguments);
         let result = match run(&session, &slot, of, work, task.sources) {
-            Ok((output, fetched)) => {
+            Ok((mut output, fetched)) => {
                 let (bytes, checksum, lines) = (output.bytes(), output.checksum, output.lines);
+                let counts = std::mem::take(&mut output.counts);
                 session.add(token, Arc::new(output));
-                AttemptResult::Finished { bytes, checksum, lines, fetched }
+                AttemptResult::Finished { bytes, checksum, lines, counts, fetched }
             }
             Err(FetchError::Missing(outputs, cause)) => AttemptResult::FetchFailed { outputs, cause },
             Err(FetchError::Failed(failure)) => {
@@ -142,12 +148,12 @@ fn check(work: &WorkRequest, nodes: usize) -> Result<(), Failure> {
 fn run(
     session: &Session,
     slot: &Slot,
-    (stage, partition): (u32, u32),
+    (stage, partition, stage_arguments): (u32, u32, &Value),
     work: WorkRequest,
     sources: Sources,
 ) -> Result<(StoredOutput, Fetches), FetchError> {
     let job = &slot.job;
-    let task = StageTask { job, arguments: &session.arguments, stage, partition };
+    let task = StageTask { job, arguments: &session.arguments, stage, stage_arguments, partition };
     match work {
         WorkRequest::Map | WorkRequest::Delete => Ok((map(session, &task, sources)?, Vec::new())),
         WorkRequest::MapOf { node, pieces } => {
