@@ -111,33 +111,36 @@ fn searches_on_a_cluster_have_the_rows_of_one_machine() {
     for count in [1, 2, 3] {
         let folder = Folder::new();
         let (_nodes, named) = cluster(&folder, count);
-        // With few edges for each vertex, searches have some ten levels, and many components remain.
-        put(&folder, &named, "links", edges(6_000, 9_000, 3), "--piece 64KiB");
-        put_as(&folder, &named, "roads", roads(3_000, 9_000, 4), "--piece 64KiB", "--weighted");
+        // Searches have about ten levels, and the graph has several components.
+        put(&folder, &named, "links", edges(4_000, 9_000, 3), "--piece 64KiB");
+        put_as(&folder, &named, "roads", roads(3_000, 12_000, 4), "--piece 64KiB", "--weighted");
         let endings: &[&str] = if count == 3 { &["parquet", "csv", "arrow"] } else { &["csv"] };
-        check(&folder, &named, "bfs", "links", "--source 0", endings);
-        // A source without out-edges, and one of 64 bits.
-        check(&folder, &named, "bfs", "links", "--source 5", &["csv"]);
-        check(&folder, &named, "components", "links", "", endings);
-        check(&folder, &named, "sssp", "roads", "--source 0", endings);
-        // A distance that no float holds is none.
-        check(&folder, &named, "sssp", "roads", "--source 1000000", &["csv"]);
         for (verb, words) in SEARCHES {
             let file = if verb == "sssp" { "roads" } else { "links" };
-            let job = format!("cluster {verb} store:{file} -o there.csv {words} --node {named} --json");
-            let there = folder.run(&job).ok().json();
-            let here = folder.run(&format!("graph {verb} {file} -o here.csv {words} --json")).ok().json();
-            for field in ["reached", "levels", "components"] {
-                assert_eq!(there["summary"][field], here["summary"][field], "{verb}: {there}");
-            }
-            assert_eq!(there["vertices"], here["vertices"], "{verb}: {there}");
-            let job =
-                format!("cluster {verb} store:{file} -o store:{verb}.csv {words} --node {named} --quiet");
-            folder.run(&job).ok();
-            folder.run(&format!("store get {verb}.csv -o got.csv --node {named} --quiet")).ok();
-            assert!(folder.read("got.csv") == folder.read("here.csv"), "the dataset of {verb} differs");
+            check(&folder, &named, verb, file, words, endings);
+        }
+        if count == 3 {
+            // A vertex without out-edges. And a distance that no float holds is none.
+            check(&folder, &named, "bfs", "links", "--source 5", &["csv"]);
+            check(&folder, &named, "sssp", "roads", "--source 1000000", &["csv"]);
+            summaries_and_datasets_are_equal(&folder, &named);
         }
         nothing_is_left(&folder, &named, &stores(0..count), AT_ONCE);
+    }
+}
+
+fn summaries_and_datasets_are_equal(folder: &Folder, named: &str) {
+    for (verb, words) in SEARCHES {
+        let file = if verb == "sssp" { "roads" } else { "links" };
+        let here = folder.run(&format!("graph {verb} {file} -o here.csv {words} --json")).ok().json();
+        let job = format!("cluster {verb} store:{file} -o store:{verb}.csv {words} --node {named} --json");
+        let there = folder.run(&job).ok().json();
+        for field in ["reached", "levels", "components"] {
+            assert_eq!(there["summary"][field], here["summary"][field], "{verb}: {there}");
+        }
+        assert_eq!(there["vertices"], here["vertices"], "{verb}: {there}");
+        folder.run(&format!("store get {verb}.csv -o got.csv --node {named} --quiet")).ok();
+        assert!(folder.read("got.csv") == folder.read("here.csv"), "the dataset of {verb} differs");
     }
 }
 
@@ -146,9 +149,9 @@ fn searches_of_unusual_graphs_on_a_cluster_have_the_rows_of_one_machine() {
     let folder = Folder::new();
     let (_nodes, named) = cluster(&folder, 2);
     for (file, content) in [
-        ("loop", "0 0 1\n".to_string()),
+        ("loop", "0 0 1\n0 0 2\n".to_string()),
         ("edge", "0 18446744073709551615 2".to_string()),
-        ("chain", (0..60).map(|vertex| format!("{vertex} {} 1.5\n", vertex + 1)).collect()),
+        ("chain", (0..25).map(|vertex| format!("{vertex} {} 1.5\n", vertex + 1)).collect()),
         ("star", (0..5_000).map(|leaf| format!("0 {} 1\n{} 0 1\n", leaf + 10, leaf + 10)).collect()),
     ] {
         put_as(&folder, &named, file, content, "--piece 64KiB", "--weighted");
@@ -163,21 +166,17 @@ fn searches_of_unusual_graphs_on_a_cluster_have_the_rows_of_one_machine() {
 fn searches_that_a_cluster_cannot_do_are_refused_by_name() {
     let folder = Folder::new();
     let (_nodes, named) = cluster(&folder, 2);
-    for (file, content) in [
-        ("links", "1 2\n2 3\n".to_string()),
-        ("negative", "1 2 1\n2 3 -0.5\n4 5 -1\n".to_string()),
-        ("comments", "# none\n\n".to_string()),
-        ("chain", (0..600).map(|vertex| format!("{vertex} {}\n", vertex + 1)).collect()),
-    ] {
+    for (file, content) in
+        [("links", "1 2\n2 3\n"), ("negative", "1 2 1\n2 3 -0.5\n4 5 -1\n"), ("comments", "# none\n\n")]
+    {
         folder.write(file, content);
         folder.run(&format!("store put {file} --node {named} --quiet")).ok();
     }
     for (words, expected) in [
         ("bfs store:links --source 7", "links has no vertex 7"),
         ("bfs store:comments --source 7", "no edges and no vertices"),
-        ("sssp store:links --source 1", "links:1: found '1 2', expected two vertex ids and a finite weight"),
+        ("sssp store:links --source 1", "links:1: expected two vertex ids and a finite weight, got '1 2'"),
         ("sssp store:negative --source 1", "expected weights of 0 or more"),
-        ("bfs store:chain --source 0", "500 supersteps, which is the limit"),
     ] {
         let said = folder.run(&format!("cluster {words} -o out.csv --node {named}")).exits(2);
         assert!(said.stderr.contains(expected), "{words}: {}", said.stderr);
@@ -185,7 +184,7 @@ fn searches_that_a_cluster_cannot_do_are_refused_by_name() {
     }
     // No path reaches the negative weight.
     folder.run(&format!("cluster sssp store:negative --source 3 -o out.csv --node {named} --quiet")).ok();
-    assert_eq!(folder.read("out.csv"), "vertex,distance\n1,\n2,\n3,0\n4,\n5,\n");
+    assert_eq!(folder.read("out.csv"), "vertex,distance\n1,\n2,\n3,0.0\n4,\n5,\n");
     nothing_is_left(&folder, &named, &stores(0..2), AT_ONCE);
 }
 
