@@ -9,7 +9,7 @@
 //!   result       one range of each partition ─► rows in the order of ids                            result
 //! ```
 //!
-//! A *program* ([`Program`]) is the algorithm: PageRank (`pagerank.rs`), or a *search*, in which each vertex keeps the
+//! A *program* (`Program`) is the algorithm: PageRank (`pagerank.rs`), or a *search*, in which each vertex keeps the
 //! smallest message (`searches.rs`: breadth-first search, connected components, shortest paths). The other files are
 //! those of all programs.
 //!
