@@ -54,6 +54,8 @@ pub use self::stores::{
     GetAnswer, GetDataset, GetPlan, ListAnswer, ListDatasets, Listed, ListedHere, ListedSpread, PutAnswer,
     PutDataset, RemoveAnswer, RemoveDatasets, check_is_outside, dataset_file, dataset_range,
 };
+#[cfg(all(feature = "graph", feature = "nodes"))]
+pub use self::algorithms::OnCluster;
 #[cfg(feature = "graph")]
 pub use self::{
     algorithms::{Algorithm, AlgorithmAnswer, Run},
