@@ -294,6 +294,7 @@ impl Simulation {
                     self.outcome = Some(Ok(result.clone()));
                     continue;
                 }
+                Action::Extend { .. } => unreachable!("the plans of the simulator do not grow"),
                 Action::Fail { error } => {
                     self.outcome = Some(Err(error.clone()));
                     continue;
