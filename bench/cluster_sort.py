@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import os
 import shutil
 import statistics
@@ -42,7 +41,7 @@ import time
 from pathlib import Path
 
 import report
-from local_nodes import LocalNodes, Memory, Watched, mebibytes, mib, watched
+from local_nodes import LocalNodes, Memory, Watched, mebibytes, mib, times_of, watched
 from nodes import CGROUPS, PREFIX, Groups, Net, Nodes
 
 CORES, DRIVE = 0.4, 200
@@ -111,7 +110,8 @@ def limited(words: argparse.Namespace, inshore: str, records: Path, expected: st
                 copies = str(min(2, count))
                 put = ["store", "put", str(records), *RECORD, "--copies", copies, "--piece", "16MiB"]
                 put += ["--quiet"]
-                subprocess.run(nodes.command(*put, *nodes.words()), check=True)
+                put = nodes.command(*put, *nodes.words())
+                subprocess.run(put, check=True, stdout=subprocess.DEVNULL)
                 runs = []
                 for turn in range(words.repeat):
                     before = [(*usage(number), sent(number)) for number in range(count)]
@@ -187,7 +187,7 @@ def sort_by_peer(words: argparse.Namespace, peer: str, python: str, records: Pat
             return run
         found = subprocess.check_output([*tables, "digest", str(folder / "sorted")], text=True).strip()
         assert found == expected, f"the records sorted by {peer} differ from those of this machine"
-        return run._replace(seconds=statistics.median(json.loads(run.output.strip().splitlines()[-1])))
+        return run._replace(seconds=statistics.median(times_of(run)))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

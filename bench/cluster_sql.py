@@ -13,9 +13,9 @@ session of its own, so that its peak of memory is its own. In both, a first run 
 precedes the others: the page cache, and the compiled code of Spark, are warm. Times are medians, of
 Inshore from the start of the command, of Spark from the text of the query to the collected rows.
 
-Answers are compared row by row in the order of the query, numbers to a part in 10^6. Memory is the peak
-of a cgroup with all processes of the system (nodes and client; driver and executors), without the page
-cache.
+Answers are compared row by row in the order of the query, numbers to a part in 10^6, and averages to
+their last decimal place. Memory is the peak of a cgroup with all processes of the system (nodes and
+client; driver and executors), without the page cache.
 
 --peer-memory is the heap of each executor and of the driver; the default is Spark's, 1 GiB. A query
 that fails has "failed" in its row, and the end of the log is on standard error.
@@ -32,11 +32,13 @@ import tempfile
 from pathlib import Path
 
 import report
-from local_nodes import LocalNodes, Memory, Watched, mebibytes, mib, watched
+from local_nodes import LocalNodes, Memory, Watched, mebibytes, mib, times_of, watched
 from sql import rows, same
 
 HERE = Path(__file__).resolve().parent
 QUERIES = ["1", "3", "5", "6", "9", "13", "18"]
+# Averages of decimals have six places in both, which Inshore truncates and Spark rounds.
+AVERAGE_STEP = 1e-6
 
 
 def sent_bytes(run: Watched) -> int:
@@ -71,7 +73,7 @@ def by_spark(words: argparse.Namespace, query: str, output: Path) -> Watched:
         run = watched(memory, command, words.limit_seconds)
     if run.failure:
         return run
-    return run._replace(seconds=statistics.median(json.loads(run.output.strip().splitlines()[-1])))
+    return run._replace(seconds=statistics.median(times_of(run)))
 
 
 def cells(run: Watched | None) -> list[str]:
@@ -101,7 +103,8 @@ def measure(words: argparse.Namespace, inshore: str, queries: dict[str, str], fo
         if spark and not spark.failure and not run.failure:
             ratios.append(spark.seconds / run.seconds)
             ratio = f"{ratios[-1]:.2f}"
-            verdict = "same" if same(rows(folder / f"inshore{name}.csv"), rows(output)) else "differ"
+            answers = rows(folder / f"inshore{name}.csv"), rows(output)
+            verdict = "same" if same(*answers, AVERAGE_STEP) else "differ"
         table.row(name, *cells(run), f"{sent / 1e6:.1f} MB", *cells(spark), ratio, verdict)
     if ratios:
         table.row("geometric mean", "", "", "", "", "", f"{statistics.geometric_mean(ratios):.2f}", "")

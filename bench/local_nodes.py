@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -28,6 +29,10 @@ from typing import NamedTuple
 from nodes import CGROUPS, PREFIX
 
 SAMPLE_SECONDS = 0.05
+# What is printed of the standard error of a command that fails.
+LOG_LINES = 40
+# The list of seconds of a peer, as `json.dumps` writes it.
+TIMES = re.compile(r"\[[\d.e, -]+\]")
 MIB = 1 << 20
 
 
@@ -83,22 +88,29 @@ class Watched(NamedTuple):
     failure: str
 
 
+def times_of(run: Watched) -> list[float]:
+    """Return the seconds that a peer printed as JSON; its libraries may print lines before and after."""
+    return next(json.loads(line) for line in reversed(run.output.splitlines()) if TIMES.fullmatch(line))
+
+
 def watched(memory: Memory, command: list[str], limit_seconds: float = 3600) -> Watched:
     """Run a command in a group.
 
     Of a command that fails, the end of its standard error is printed, and `failure` says how it ended. At the
     limit the command is killed.
     """
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
         began = time.monotonic()
-        process = subprocess.Popen(memory.command(command), stdout=out, stderr=err)
-        ended, peak = threading.Event(), [0, 0]
+        with out.open("w") as out_file, err.open("w") as err_file:
+            process = subprocess.Popen(memory.command(command), stdout=out_file, stderr=err_file)
+        ended, late, peak = threading.Event(), threading.Event(), [0]
 
         def sample() -> None:
             while not ended.wait(SAMPLE_SECONDS):
                 peak[0] = max(peak[0], memory.resident_bytes())
                 if time.monotonic() - began > limit_seconds:
-                    peak[1] = 1
+                    late.set()
                     process.kill()
                     return
 
@@ -108,13 +120,12 @@ def watched(memory: Memory, command: list[str], limit_seconds: float = 3600) -> 
         seconds = time.monotonic() - began
         ended.set()
         sampler.join()
-        for file in (out, err):
-            file.seek(0)
         failure = ""
         if code != 0:
-            failure = f"failed: over {limit_seconds:.0f} s" if peak[1] else f"failed: exit {code}"
-            print(f"{command[0]}: {failure}", *err.readlines()[-30:], sep="\n", file=sys.stderr)
-        return Watched(out.read(), seconds, peak[0], failure)
+            failure = f"failed: over {limit_seconds:.0f} s" if late.is_set() else f"failed: exit {code}"
+            tail = err.read_text(errors="replace").splitlines()[-LOG_LINES:]
+            print(f"{command[0]}: {failure}", *tail, sep="\n", file=sys.stderr)
+        return Watched(out.read_text(errors="replace"), seconds, peak[0], failure)
 
 
 def mib(size_bytes: int) -> str:

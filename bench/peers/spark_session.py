@@ -31,10 +31,14 @@ def start(folder: Path, workers: int, memory_mib: int = 1024) -> SparkSession:
     for entry in Path(pyspark.__file__).parent.iterdir():
         (home / entry.name).symlink_to(entry)
     os.environ |= {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
+    scratch = folder / "scratch"
+    scratch.mkdir()
     settings = {
         "spark.executor.memory": f"{memory_mib}m",
         "spark.driver.memory": f"{memory_mib}m",
-        "spark.local.dir": str(folder / "scratch"),
+        "spark.local.dir": str(scratch),
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={scratch}",
+        "spark.executor.extraJavaOptions": f"-Djava.io.tmpdir={scratch}",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
