@@ -113,6 +113,16 @@ pub fn edges_of_lines<E: From<Error>>(
 /// Passes the edges of complete lines and their weights to `each`, as an import of text with weights reads them: two ids
 /// and a finite weight on each line, and at most one more field, which is ignored. See [`edges_of_lines`].
 ///
+/// ```
+/// let mut edges = Vec::new();
+/// inshore_graph::weighted_edges_of_lines("roads", 1, b"1 2 0.5\n2\t3\t4\t2024\n", |source, target, weight| {
+///     edges.push((source, target, weight));
+///     Ok::<(), inshore_graph::Error>(())
+/// })?;
+/// assert_eq!(edges, [(1, 2, 0.5), (2, 3, 4.0)]);
+/// # Ok::<(), inshore_graph::Error>(())
+/// ```
+///
 /// # Errors
 /// Returns the errors of [`edges_of_lines`].
 pub fn weighted_edges_of_lines<E: From<Error>>(
