@@ -1,42 +1,55 @@
 #!/usr/bin/env python3
-"""Sort records on a cluster: seconds beside the floor of links, drives and cores, and beside Ray Data.
+"""Sort records on a cluster, beside the floor of links, drives and cores, and beside Ray Data and Spark.
 
-    sudo bench/cluster_sort.py --inshore target/release/inshore --folder /tmp/cluster --gigabytes 4 --nodes 1 2 4 --rates 1gbit 10gbit
-    sudo bench/cluster_sort.py --inshore target/release/inshore --folder /tmp/cluster --gigabytes 1 --ray .tools/ray/bin/python --workers 4
+    sudo bench/cluster_sort.py --inshore target/release/inshore --folder /tmp/cluster --gigabytes 4
+        --nodes 1 2 4 --rates 1gbit 10gbit
+    sudo bench/cluster_sort.py --inshore target/release/inshore --folder /tmp/cluster --gigabytes 1
+        --workers 4 --ray PYTHON --spark PYTHON [--peer-memory 512MiB]
 
-The records are those of TeraGen in form: 100 bytes, of which the first ten are a random key. They are loaded in two copies.
+The records are those of TeraGen in form: 100 bytes, of which the first ten are a random key. They are
+loaded in two copies.
 
-The first form gives each node a namespace, a link (`tc tbf`), 0.4 of a core and 200 MB/s of the drive. The floor is the
-largest of: bytes sent by the busiest node / link, bytes read and written by the busiest node / drive, and processor seconds of
-the run on one node / nodes / 0.4. The sorted dataset is compared with a sort on this machine.
+The first form gives each node a namespace, a link (`tc tbf`), 0.4 of a core and 200 MB/s of the drive.
+The floor is the largest of: bytes sent by the busiest node / link, bytes read and written by the
+busiest node / drive, and processor seconds of the run on one node / nodes / 0.4. The sorted dataset is
+compared with a sort on this machine.
 
-The second form has no limits: nodes and Ray's workers are processes of this machine. Ray Data reads the same records as Parquet (columns
-key and rest), sorts by key, and writes Parquet; its cluster has as many nodes and is warm. Times run from the submission. Memory is the peak of
-a cgroup with all processes of the system, without the page cache.
+The second form, with --ray, --spark or both, has no limits: nodes and the peers' workers are processes
+of this machine. PYTHON is an interpreter with ray or pyspark (and Java 17), pyarrow and NumPy. A peer
+reads the same records as Parquet (columns key and rest), sorts by key, and writes Parquet without
+compression; its cluster has as many workers of one core each, and has sorted one file before. Times run
+from the submission. The peer's table is compared with the sorted file. Memory is the peak of a cgroup
+with all processes of the system, without the page cache.
 
-Needs root and cgroup version 1 (cpu, blkio, memory). Leaves nothing.
+--peer-memory is the heap of each executor and of the driver of Spark, and the object store of each node
+of Ray; without it both have their own defaults. A peer that fails, as for lack of memory, has "failed"
+in its row, and the end of its log is on standard error: the smallest memory in which it finishes is
+found by smaller values.
+
+Needs root and cgroup version 1 (cpu, blkio, memory). Removes the folder at the end.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import os
 import shutil
-import signal
 import statistics
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import report
+from local_nodes import LocalNodes, Memory, Watched, mebibytes, mib, times_of, watched
 from nodes import CGROUPS, PREFIX, Groups, Net, Nodes
 
 CORES, DRIVE = 0.4, 200
 RECORD = ["--record", "100"]
 SORT = [*RECORD, "--key-bytes", "0..10"]
+PEERS = Path(__file__).resolve().with_name("peers")
+# The package of each peer, whose version the report has.
+PACKAGES = {"ray": "ray", "spark": "pyspark"}
 
 
 def write_records(path: Path, total: int) -> None:
@@ -48,6 +61,7 @@ def write_records(path: Path, total: int) -> None:
 
 
 def digest(path: Path) -> str:
+    """Return the digest of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()
 
@@ -81,7 +95,8 @@ def sent(number: int) -> int:
 
 def limited(words: argparse.Namespace, inshore: str, records: Path, expected: str) -> None:
     """Sort on nodes with limits, at each rate and number of nodes."""
-    columns = ["link", "nodes", "seconds", "floor", "times the floor", "limit", "sent by the busiest", "CPU seconds"]
+    columns = ["link", "nodes", "seconds", "floor", "times the floor", "limit"]
+    columns += ["sent by the busiest", "CPU seconds"]
     table = report.Report(words, columns, inshore=inshore, title="Sort on limited nodes")
     for rate in words.rates:
         bytes_per_second = int(rate.removesuffix("gbit")) * 1e9 / 8
@@ -93,20 +108,27 @@ def limited(words: argparse.Namespace, inshore: str, records: Path, expected: st
                 shutil.rmtree(words.folder / "keys", ignore_errors=True)
                 nodes = Nodes(inshore, words.folder, net, groups, count, words.memory)
                 copies = str(min(2, count))
-                put = ["store", "put", str(records), *RECORD, "--copies", copies, "--piece", "16MiB", "--quiet"]
-                subprocess.run(nodes.command(*put, *nodes.words()), check=True)
+                put = ["store", "put", str(records), *RECORD, "--copies", copies, "--piece", "16MiB"]
+                put += ["--quiet"]
+                put = nodes.command(*put, *nodes.words())
+                subprocess.run(put, check=True, stdout=subprocess.DEVNULL)
                 runs = []
                 for turn in range(words.repeat):
                     before = [(*usage(number), sent(number)) for number in range(count)]
                     began = time.monotonic()
-                    sort = ["cluster", "sort", "store:records.bin", *SORT, "-o", f"store:sorted{turn}", "--json", "--quiet"]
-                    subprocess.run(nodes.command(*sort, *nodes.words()), check=True, stdout=subprocess.DEVNULL)
+                    sort = ["cluster", "sort", "store:records.bin", *SORT, "-o", f"store:sorted{turn}"]
+                    sort = nodes.command(*sort, "--json", "--quiet", *nodes.words())
+                    subprocess.run(sort, check=True, stdout=subprocess.DEVNULL)
                     seconds = time.monotonic() - began
                     after = [(*usage(number), sent(number)) for number in range(count)]
-                    used = [[end - begin for begin, end in zip(*pair, strict=True)] for pair in zip(before, after, strict=True)]
+                    used = [
+                        [end - begin for begin, end in zip(*pair, strict=True)]
+                        for pair in zip(before, after, strict=True)
+                    ]
                     runs.append((seconds, used))
                 got = words.folder / "sorted.bin"
-                subprocess.run(nodes.command("store", "get", "sorted0", "-o", str(got), "--quiet", *nodes.words()), check=True)
+                get = ["store", "get", "sorted0", "-o", str(got), "--quiet"]
+                subprocess.run(nodes.command(*get, *nodes.words()), check=True)
                 assert digest(got) == expected, "the sorted records differ from those of this machine"
                 got.unlink()
                 seconds, used = sorted(runs, key=lambda run: run[0])[len(runs) // 2]
@@ -119,8 +141,9 @@ def limited(words: argparse.Namespace, inshore: str, records: Path, expected: st
                 }
                 limit = max(floors, key=lambda name: floors[name])
                 most = max(node[2] for node in used)
-                cells = [rate, str(count), f"{seconds:.1f}", f"{floors[limit]:.1f}", f"{seconds / floors[limit]:.2f}"]
-                table.row(*cells, limit, f"{most / 1e6:.0f} MB", f"{cpu:.1f}")
+                cells = [rate, str(count), f"{seconds:.1f}", f"{floors[limit]:.1f}"]
+                cells += [f"{seconds / floors[limit]:.2f}", limit, f"{most / 1e6:.0f} MB", f"{cpu:.1f}"]
+                table.row(*cells)
             finally:
                 if nodes:
                     nodes.stop()
@@ -131,100 +154,77 @@ def limited(words: argparse.Namespace, inshore: str, records: Path, expected: st
     table.write()
 
 
-class Memory:
-    """A memory cgroup without a limit."""
-
-    def __init__(self, name: str) -> None:
-        self.path = CGROUPS / "memory" / f"{PREFIX}-{name}"
-        self.path.mkdir(exist_ok=True)
-
-    def enter(self) -> None:
-        (self.path / "tasks").write_text(str(os.getpid()))
-
-    def resident(self) -> int:
-        stat = dict(line.split() for line in (self.path / "memory.stat").read_text().splitlines())
-        return int(stat["total_rss"]) + int(stat["total_shmem"] if "total_shmem" in stat else 0)
-
-    def remove(self) -> None:
-        for _ in range(100):
-            try:
-                self.path.rmdir()
-                return
-            except OSError:
-                time.sleep(0.1)
-
-
-def watched(memory: Memory, command: list[str]) -> tuple[str, int]:
-    """Run a command in a group, and return its output and the peak of the group's resident memory."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=memory.enter)
-    peak = 0
-    while process.poll() is None:
-        peak = max(peak, memory.resident())
-        time.sleep(0.05)
-    assert process.stdout is not None
-    output = process.stdout.read()
-    if process.returncode != 0:
-        sys.exit(f"{command}: {process.returncode}\n{output}")
-    return output, peak
-
-
-def beside_ray(words: argparse.Namespace, inshore: str, records: Path, expected: str) -> None:
-    """Sort on nodes and workers of this machine."""
-    count = words.workers
-    peers = {"Ray Data": report.package(words.ray, "ray")}
-    columns = ["system", "workers", "seconds", "peak memory"]
-    table = report.Report(words, columns, peers=peers, inshore=inshore, title="Beside Ray Data")
-    memory = Memory("inshore")
-    agents = []
-    try:
-        addresses = []
-        for number in range(count):
-            serve = [inshore, "node", "serve", "--store", str(words.folder / f"store{number}"), "--memory", words.memory]
-            serve += ["--listen", "127.0.0.1:0", "--threads", "1", "--json", "--log", "none"]
-            agent = subprocess.Popen(serve, stdout=subprocess.PIPE, text=True, preexec_fn=memory.enter)
-            assert agent.stdout is not None
-            addresses.append(json.loads(agent.stdout.readline())["address"])
-            agents.append(agent)
-        named = ["--node", ",".join(addresses)]
-        put = [inshore, "store", "put", str(records), *RECORD, "--copies", str(min(2, count)), "--piece", "16MiB", "--quiet"]
-        subprocess.run([*put, *named], check=True)
-        times, peaks = [], []
+def sort_on_nodes(words: argparse.Namespace, inshore: str, records: Path, expected: str) -> Watched:
+    """Sort on nodes of this machine, and return the median of the seconds and the largest peak."""
+    with LocalNodes(inshore, words.folder, words.workers, words.memory) as nodes:
+        nodes.put(records, *RECORD, "--piece", "16MiB")
+        runs = []
         for turn in range(words.repeat):
-            sort = [inshore, "cluster", "sort", "store:records.bin", *SORT, "-o", f"store:sorted{turn}", "--quiet"]
-            began = time.monotonic()
-            _, peak = watched(memory, [*sort, *named, "--json"])
-            times.append(time.monotonic() - began)
-            peaks.append(peak)
+            run = nodes.watched("cluster", "sort", "store:records.bin", *SORT, "-o", f"store:sorted{turn}")
+            if run.failure:
+                return run
+            runs.append(run)
         got = words.folder / "sorted.bin"
-        subprocess.run([inshore, "store", "get", "sorted0", "-o", str(got), "--quiet", *named], check=True)
+        nodes.run("store", "get", "sorted0", "-o", str(got))
         assert digest(got) == expected, "the sorted records differ from those of this machine"
         got.unlink()
-        seconds, peak = statistics.median(times), max(peaks)
-        table.row("Inshore", str(count), f"{seconds:.1f}", f"{peak / (1 << 20):.0f} MiB")
-    finally:
-        for agent in agents:
-            agent.send_signal(signal.SIGTERM)
-            agent.wait()
-        memory.remove()
-        for number in range(count):
-            shutil.rmtree(words.folder / f"store{number}", ignore_errors=True)
-    memory = Memory("ray")
+    seconds = statistics.median(run.seconds for run in runs)
+    return Watched("", seconds, max(run.peak_bytes for run in runs), "")
+
+
+def sort_by_peer(words: argparse.Namespace, peer: str, python: str, records: Path, expected: str) -> Watched:
+    """Sort on workers of a peer, and return the median of the seconds and the peak."""
+    folder = words.folder / peer
+    source, tables = folder / "source", [python, str(PEERS / "record_tables.py")]
     try:
-        script = str(Path(__file__).with_name("peers") / "ray_sort.py")
-        arguments = [words.ray, script, str(records), str(words.folder / "ray"), str(count), str(words.repeat)]
-        output, peak = watched(memory, arguments)
-        times = json.loads(output.strip().splitlines()[-1])
-        ray_seconds = statistics.median(times)
-        table.row("Ray Data", str(count), f"{ray_seconds:.1f}", f"{peak / (1 << 20):.0f} MiB")
-        table.row("Ray Data / Inshore", "", f"{ray_seconds / seconds:.1f}", "")
+        subprocess.run([*tables, "write", str(records), str(source)], check=True)
+        command = [python, str(PEERS / f"{peer}_sort.py"), str(source), str(folder)]
+        command += [str(words.workers), str(words.repeat)]
+        command += [str(mebibytes(words.peer_memory))] if words.peer_memory else []
+        with Memory(peer) as memory:
+            run = watched(memory, command, words.limit_seconds)
+        if run.failure:
+            return run
+        found = subprocess.check_output([*tables, "digest", str(folder / "sorted")], text=True).strip()
+        assert found == expected, f"the records sorted by {peer} differ from those of this machine"
+        return run._replace(seconds=statistics.median(times_of(run)))
     finally:
-        memory.remove()
-        shutil.rmtree(words.folder / "ray", ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def beside_peers(words: argparse.Namespace, inshore: str, records: Path, expected: str) -> None:
+    """Sort on nodes and workers of this machine."""
+    peers = {
+        name: (package, python)
+        for name, package, python in (("Ray Data", "ray", words.ray), ("Spark", "spark", words.spark))
+        if python
+    }
+    versions = {name: report.package(python, PACKAGES[peer]) for name, (peer, python) in peers.items()}
+    columns = ["system", "workers", "seconds", "peak memory"]
+    title = f"{words.gigabytes:g} GB beside other engines"
+    table = report.Report(words, columns, peers=versions, inshore=inshore, title=title)
+
+    def row(name: str, run: Watched) -> None:
+        seconds = run.failure or f"{run.seconds:.1f}"
+        table.row(name, str(words.workers), seconds, mib(run.peak_bytes))
+
+    own = sort_on_nodes(words, inshore, records, expected)
+    row("Inshore", own)
+    runs = {}
+    for name, (peer, python) in peers.items():
+        runs[name] = sort_by_peer(words, peer, python, records, expected)
+        row(name, runs[name])
+    for name, run in runs.items():
+        if not own.failure and not run.failure:
+            ratios = f"{run.seconds / own.seconds:.1f}", f"{run.peak_bytes / own.peak_bytes:.1f}"
+            table.row(f"{name} / Inshore", "", *ratios)
     table.write()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Make the records, and measure."""
+    shape = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=shape)
     parser.add_argument("--inshore", required=True)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--gigabytes", type=float, default=4)
@@ -232,8 +232,11 @@ def main() -> None:
     parser.add_argument("--rates", nargs="+", default=["1gbit", "10gbit"], help="of each link")
     parser.add_argument("--memory", default="512MiB", help="of each node")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--ray", help="an interpreter with Ray Data: without limits, beside it")
-    parser.add_argument("--workers", type=int, default=4, help="nodes beside Ray Data")
+    parser.add_argument("--ray", metavar="PYTHON", help="an interpreter with ray: without limits, beside it")
+    parser.add_argument("--spark", metavar="PYTHON", help="an interpreter with pyspark: the same")
+    parser.add_argument("--workers", type=int, default=4, help="nodes, and workers of the peers")
+    parser.add_argument("--peer-memory", metavar="SIZE", help="of each worker of the peers, such as 512MiB")
+    parser.add_argument("--limit-seconds", type=float, default=3600, help="after which a peer has failed")
     report.add_option(parser)
     words = parser.parse_args()
     inshore = str(Path(words.inshore).resolve())
@@ -241,11 +244,11 @@ def main() -> None:
     try:
         records, alone = words.folder / "records.bin", words.folder / "alone.bin"
         write_records(records, int(words.gigabytes * 1e9))
-        sort = [inshore, "sort", str(records), *SORT, "-o", str(alone), "--store", str(words.folder / "store"), "--quiet"]
-        subprocess.run(sort, check=True)
+        sort = [inshore, "sort", str(records), *SORT, "-o", str(alone), "--quiet"]
+        subprocess.run([*sort, "--store", str(words.folder / "store")], check=True)
         expected = digest(alone)
         alone.unlink()
-        measure = beside_ray if words.ray else limited
+        measure = beside_peers if words.ray or words.spark else limited
         measure(words, inshore, records, expected)
     finally:
         shutil.rmtree(words.folder, ignore_errors=True)

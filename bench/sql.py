@@ -115,12 +115,14 @@ def digest(python: str, path: Path) -> str:
     return told.stdout.strip().splitlines()[-1].split("\r")[-1]
 
 
-def same(one: list[list[str]], other: list[list[str]]) -> bool:
+def same(one: list[list[str]], other: list[list[str]], step: float = 0.0) -> bool:
+    """Compare rows in order: numbers to a part in 10^6, and a difference of `step` besides."""
+
     def equal(a: str, b: str) -> bool:
         if a == b:
             return True
         try:
-            return abs(float(a) - float(b)) <= 1e-6 * max(1.0, abs(float(a)))
+            return abs(float(a) - float(b)) <= 1e-6 * max(1.0, abs(float(a))) + step
         except ValueError:
             return False
 

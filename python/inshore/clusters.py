@@ -326,6 +326,154 @@ class Cluster(Nodes):
         }
         return self._result("graph pagerank", fields, Inputs(edges, "edges"), (memory, threads), gives="rows")
 
+    def bfs(
+        self,
+        edges: str,
+        source: int,
+        *,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> Result:
+        r"""Search a graph whose edges are a dataset breadth first, as `Graph.bfs` does on one machine.
+
+        The nodes exchange at most one message for each vertex from each part of the graph. The rows are those
+        of an import of the edges and `Graph.bfs`.
+
+        Parameters
+        ----------
+        edges : str
+            The dataset: text with two ids on each line, as for `Store.import_edges`.
+        source : int
+            The id of the start vertex.
+        memory, threads
+            The budget of this machine; see `Graph`. The memory of the job on each node is `node_memory` of
+            `cluster`.
+
+        Returns
+        -------
+        Result
+            Columns ``vertex`` (uint64), ``parent`` (uint64) and ``level`` (uint32), in the order of vertices.
+            Parent and level are null for unreached vertices. If it is written to ``"store:NAME"``, the rows
+            are lines of CSV that stay on the nodes.
+
+        Raises
+        ------
+        InputError
+            If the dataset is no text of edges, and if the search has not ended after 500 supersteps.
+        NotFoundError
+            If no edge has the source.
+        NodeError
+            If the job fails, for example since the edges do not fit in the memory of the nodes.
+
+        Examples
+        --------
+        >>> with inshore.serve(store) as agent, inshore.cluster(nodes=agent.address) as cluster:
+        ...     _ = Path("links.txt").write_text("1 2\n2 3\n1 3\n")
+        ...     _ = cluster.put("links.txt", memory="32MiB")
+        ...     cluster.bfs("links.txt", 1, memory="32MiB").table()["level"].to_pylist()
+        [0, 1, 1]
+        """
+        fields = {"source": whole("source", source)}
+        return self._result("graph bfs", fields, Inputs(edges, "edges"), (memory, threads), gives="rows")
+
+    def components(
+        self,
+        edges: str,
+        *,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> Result:
+        r"""Find the connected components of a graph whose edges are a dataset.
+
+        The direction of edges does not matter. The smallest id of a component passes from neighbour to
+        neighbour, one edge in each superstep. The rows are those of an import of the edges and
+        `Graph.components`.
+
+        Parameters
+        ----------
+        edges : str
+            The dataset: text with two ids on each line, as for `Store.import_edges`.
+        memory, threads
+            The budget of this machine; see `Graph`. The memory of the job on each node is `node_memory` of
+            `cluster`.
+
+        Returns
+        -------
+        Result
+            Columns ``vertex`` (uint64) and ``component`` (uint64), the smallest id of the component, in the
+            order of vertices. If it is written to ``"store:NAME"``, the rows are lines of CSV that stay on
+            the nodes.
+
+        Raises
+        ------
+        InputError
+            If the dataset is no text of edges, and if the search has not ended after 500 supersteps, for
+            example in a graph of roads.
+        NodeError
+            If the job fails, for example since the edges do not fit in the memory of the nodes.
+
+        Examples
+        --------
+        >>> with inshore.serve(store) as agent, inshore.cluster(nodes=agent.address) as cluster:
+        ...     _ = Path("links.txt").write_text("1 2\n3 2\n8 9\n")
+        ...     _ = cluster.put("links.txt", memory="32MiB")
+        ...     cluster.components("links.txt", memory="32MiB").table()["component"].to_pylist()
+        [1, 1, 1, 8, 8]
+        """
+        return self._result("graph components", {}, Inputs(edges, "edges"), (memory, threads), gives="rows")
+
+    def sssp(
+        self,
+        edges: str,
+        source: int,
+        *,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> Result:
+        r"""Find the shortest weighted paths in a graph whose edges are a dataset.
+
+        Each superstep extends paths by one edge. The rows are those of an import of the edges with weights
+        and `Graph.sssp`, bit for bit.
+
+        Parameters
+        ----------
+        edges : str
+            The dataset: text with two ids and a weight on each line, as for `Store.import_edges` with
+            ``weighted=True``.
+        source : int
+            The id of the start vertex.
+        memory, threads
+            The budget of this machine; see `Graph`. The memory of the job on each node is `node_memory` of
+            `cluster`.
+
+        Returns
+        -------
+        Result
+            Columns ``vertex`` (uint64) and ``distance`` (float64), in the order of vertices: the smallest sum
+            of weights on a path from the source; null for unreached vertices. If it is written to
+            ``"store:NAME"``, the rows are lines of CSV that stay on the nodes.
+
+        Raises
+        ------
+        InputError
+            If the dataset is no text of edges, and if the search has not ended after 500 supersteps.
+        NotFoundError
+            If no edge has the source.
+        NodeError
+            If the job fails, for example since a line has no weight, a path reaches a negative weight, or the
+            edges do not fit in the memory of the nodes.
+
+        Examples
+        --------
+        >>> with inshore.serve(store) as agent, inshore.cluster(nodes=agent.address) as cluster:
+        ...     _ = Path("roads.txt").write_text("3 5 0.5\n5 7 0.25\n3 7 1\n")
+        ...     _ = cluster.put("roads.txt", memory="32MiB")
+        ...     cluster.sssp("roads.txt", 3, memory="32MiB").table()["distance"].to_pylist()
+        [0.0, 0.5, 0.75]
+        """
+        fields = {"source": whole("source", source)}
+        return self._result("graph sssp", fields, Inputs(edges, "edges"), (memory, threads), gives="rows")
+
     def close(self) -> None:
         """End the actors that `cluster` started. Datasets stay in the stores of the nodes.
 

@@ -149,6 +149,32 @@ def test_a_cluster_ranks_as_one_machine_does(tmp_path: Path, cluster: inshore.Cl
         cluster.pagerank("links.txt", iterations=101, memory=BUDGET).table()
 
 
+def test_a_cluster_searches_graphs_as_one_machine_does(tmp_path: Path, cluster: inshore.Cluster) -> None:
+    random = np.random.default_rng(12)
+    edges = random.integers(0, 1_500, (2_500, 2))
+    weights = random.integers(0, 40, 2_500) / 8
+    lines = [f"{one} {other} {weight}\n" for (one, other), weight in zip(edges, weights, strict=True)]
+    path = tmp_path / "roads.txt"
+    path.write_text("".join(lines))
+    cluster.put(path, piece="16KiB", memory=BUDGET)
+    store = inshore.Store(tmp_path / "here")
+    graph = store.import_edges(path, name="roads", weighted=True, memory=BUDGET)
+    source = int(edges[0][0])
+    for on_cluster, here in [
+        (cluster.bfs("roads.txt", source, memory=BUDGET), graph.bfs(source, memory=BUDGET)),
+        (cluster.components("roads.txt", memory=BUDGET), graph.components(memory=BUDGET)),
+        (cluster.sssp("roads.txt", source, memory=BUDGET), graph.sssp(source, memory=BUDGET)),
+    ]:
+        expected = here.table()
+        assert on_cluster.table().equals(expected)
+        for fact in ["reached", "levels", "components"]:
+            assert on_cluster.summary.get(fact) == here.summary.get(fact)
+    cluster.components("roads.txt", memory=BUDGET).write("store:components.csv")
+    assert "store:components.csv" in [listed["name"] for listed in cluster.ls()]
+    with pytest.raises(inshore.NotFoundError, match=r"roads\.txt has no vertex 5000"):
+        cluster.bfs("roads.txt", 5_000, memory=BUDGET).table()
+
+
 def test_what_a_cluster_lacks_is_refused_by_name(lines: Path, cluster: inshore.Cluster) -> None:
     cluster.put(lines, memory=BUDGET)
     with pytest.raises(inshore.InputError, match="`search`: walk does not work with a cluster"):

@@ -36,20 +36,27 @@ fn edges(vertices: u64, edges: u64, seed: u64) -> String {
     text + "5 5"
 }
 
-/// Imports a file as a graph, and ranks its vertices here and on a cluster.
-fn check(folder: &Folder, named: &str, file: &str, words: &str, endings: &[&str]) {
+/// Runs an algorithm on an imported file here and on a cluster, and compares the rows.
+fn check(folder: &Folder, named: &str, verb: &str, file: &str, words: &str, endings: &[&str]) {
     for ending in endings {
-        folder.run(&format!("graph pagerank {file} -o here.{ending} {words} --quiet")).ok();
-        let there = format!("cluster pagerank store:{file} -o there.{ending} {words} --node {named} --quiet");
+        folder.run(&format!("graph {verb} {file} -o here.{ending} {words} --quiet")).ok();
+        let there = format!("cluster {verb} store:{file} -o there.{ending} {words} --node {named} --quiet");
         folder.run(&there).ok();
         let read = |name: &str| fs::read(folder.path(&format!("{name}.{ending}"))).unwrap();
-        assert!(read("there") == read("here"), "the ranks of {file} {words} differ in {ending}");
+        assert!(read("there") == read("here"), "the rows of {verb} {file} {words} differ in {ending}");
     }
 }
 
+/// The searches, and an option of each.
+const SEARCHES: [(&str, &str); 3] = [("bfs", "--source 0"), ("components", ""), ("sssp", "--source 0")];
+
 fn put(folder: &Folder, named: &str, file: &str, content: String, words: &str) {
+    put_as(folder, named, file, content, words, "");
+}
+
+fn put_as(folder: &Folder, named: &str, file: &str, content: String, words: &str, as_graph: &str) {
     folder.write(file, content);
-    folder.run(&format!("graph import {file} --name {file} --quiet")).ok();
+    folder.run(&format!("graph import {file} --name {file} {as_graph} --quiet")).ok();
     folder.run(&format!("store put {file} --node {named} --quiet {words}")).ok();
 }
 
@@ -59,14 +66,14 @@ fn vertices_are_ranked_on_a_cluster_as_on_one_machine() {
         let folder = Folder::new();
         let (_nodes, named) = cluster(&folder, count);
         put(&folder, &named, "links", edges(3_000, 20_000, 1), "--piece 64KiB");
-        check(&folder, &named, "links", "", &["parquet", "csv", "arrow"]);
+        check(&folder, &named, "pagerank", "links", "", &["parquet", "csv", "arrow"]);
         for words in
             ["--iterations 0", "--iterations 1", "--iterations 2 --damping 1", "--iterations 3 --damping 0"]
         {
-            check(&folder, &named, "links", words, &["csv"]);
+            check(&folder, &named, "pagerank", "links", words, &["csv"]);
         }
         // The ranks are settled after some iterations, and the last stages change nothing.
-        check(&folder, &named, "links", "--iterations 30 --tolerance 1e-3", &["csv"]);
+        check(&folder, &named, "pagerank", "links", "--iterations 30 --tolerance 1e-3", &["csv"]);
         let said = folder.run(&format!(
             "cluster pagerank store:links -o there.csv --iterations 30 --tolerance 1e-3 --node {named} --json"
         ));
@@ -86,6 +93,101 @@ fn vertices_are_ranked_on_a_cluster_as_on_one_machine() {
     }
 }
 
+/// Returns edges like those of [`edges`], with weights: some are 0 or equal, and equal edges have different ones.
+fn roads(vertices: u64, edges: u64, seed: u64) -> String {
+    let mut random = Random(seed);
+    let mut text = "# from to length\n".to_string();
+    for number in 0..edges {
+        let (source, target) = (random.below(vertices) / 2 * 2, random.below(vertices));
+        let id = |vertex: u64| if vertex % 7 == 5 { u64::MAX - vertex } else { vertex };
+        let weight = [random.below(1000) as f64 / 8.0, 0.0, 1e-3, 7.0][(number % 5).min(3) as usize];
+        writeln!(text, "{}\t{}\t{weight}", id(source), id(target)).unwrap();
+    }
+    text + "1000000 1000001 1e308\n1000001 1000002 1e308"
+}
+
+#[test]
+fn searches_on_a_cluster_have_the_rows_of_one_machine() {
+    for count in [1, 2, 3] {
+        let folder = Folder::new();
+        let (_nodes, named) = cluster(&folder, count);
+        // Searches have about ten levels, and the graph has several components.
+        put(&folder, &named, "links", edges(4_000, 9_000, 3), "--piece 64KiB");
+        put_as(&folder, &named, "roads", roads(3_000, 12_000, 4), "--piece 64KiB", "--weighted");
+        let endings: &[&str] = if count == 3 { &["parquet", "csv", "arrow"] } else { &["csv"] };
+        for (verb, words) in SEARCHES {
+            let file = if verb == "sssp" { "roads" } else { "links" };
+            check(&folder, &named, verb, file, words, endings);
+        }
+        if count == 3 {
+            // A vertex without out-edges. And a distance that no float holds is none.
+            check(&folder, &named, "bfs", "links", "--source 5", &["csv"]);
+            check(&folder, &named, "sssp", "roads", "--source 1000000", &["csv"]);
+            summaries_and_datasets_are_equal(&folder, &named);
+        }
+        nothing_is_left(&folder, &named, &stores(0..count), AT_ONCE);
+    }
+}
+
+fn summaries_and_datasets_are_equal(folder: &Folder, named: &str) {
+    for (verb, words) in SEARCHES {
+        let file = if verb == "sssp" { "roads" } else { "links" };
+        let here = folder.run(&format!("graph {verb} {file} -o here.csv {words} --json")).ok().json();
+        let job = format!("cluster {verb} store:{file} -o store:{verb}.csv {words} --node {named} --json");
+        let there = folder.run(&job).ok().json();
+        for field in ["reached", "levels", "components"] {
+            assert_eq!(there["summary"][field], here["summary"][field], "{verb}: {there}");
+        }
+        assert_eq!(there["vertices"], here["vertices"], "{verb}: {there}");
+        folder.run(&format!("store get {verb}.csv -o got.csv --node {named} --quiet")).ok();
+        assert!(folder.read("got.csv") == folder.read("here.csv"), "the dataset of {verb} differs");
+    }
+}
+
+#[test]
+fn searches_of_unusual_graphs_on_a_cluster_have_the_rows_of_one_machine() {
+    let folder = Folder::new();
+    let (_nodes, named) = cluster(&folder, 2);
+    for (file, content) in [
+        ("loop", "0 0 1\n0 0 2\n".to_string()),
+        ("edge", "0 18446744073709551615 2".to_string()),
+        ("chain", (0..25).map(|vertex| format!("{vertex} {} 1.5\n", vertex + 1)).collect()),
+        ("star", (0..5_000).map(|leaf| format!("0 {} 1\n{} 0 1\n", leaf + 10, leaf + 10)).collect()),
+    ] {
+        put_as(&folder, &named, file, content, "--piece 64KiB", "--weighted");
+        for (verb, words) in SEARCHES {
+            check(&folder, &named, verb, file, words, &["csv"]);
+        }
+    }
+    nothing_is_left(&folder, &named, &stores(0..2), AT_ONCE);
+}
+
+#[test]
+fn searches_that_a_cluster_cannot_do_are_refused_by_name() {
+    let folder = Folder::new();
+    let (_nodes, named) = cluster(&folder, 2);
+    for (file, content) in
+        [("links", "1 2\n2 3\n"), ("negative", "1 2 1\n2 3 -0.5\n4 5 -1\n"), ("comments", "# none\n\n")]
+    {
+        folder.write(file, content);
+        folder.run(&format!("store put {file} --node {named} --quiet")).ok();
+    }
+    for (words, expected) in [
+        ("bfs store:links --source 7", "links has no vertex 7"),
+        ("bfs store:comments --source 7", "no edges and no vertices"),
+        ("sssp store:links --source 1", "links:1: expected two vertex ids and a finite weight, got '1 2'"),
+        ("sssp store:negative --source 1", "expected weights of 0 or more"),
+    ] {
+        let said = folder.run(&format!("cluster {words} -o out.csv --node {named}")).exits(2);
+        assert!(said.stderr.contains(expected), "{words}: {}", said.stderr);
+        assert!(!folder.path("out.csv").exists(), "{words}");
+    }
+    // No path reaches the negative weight.
+    folder.run(&format!("cluster sssp store:negative --source 3 -o out.csv --node {named} --quiet")).ok();
+    assert_eq!(folder.read("out.csv"), "vertex,distance\n1,\n2,\n3,0.0\n4,\n5,\n");
+    nothing_is_left(&folder, &named, &stores(0..2), AT_ONCE);
+}
+
 #[test]
 fn unusual_graphs_are_ranked_on_a_cluster_as_on_one_machine() {
     let folder = Folder::new();
@@ -99,7 +201,7 @@ fn unusual_graphs_are_ranked_on_a_cluster_as_on_one_machine() {
         ("equal", "1 2\n2 1\n".repeat(20_000)),
     ] {
         put(&folder, &named, file, content, "--piece 64KiB");
-        check(&folder, &named, file, "", &["csv"]);
+        check(&folder, &named, "pagerank", file, "", &["csv"]);
     }
     nothing_is_left(&folder, &named, &stores(0..2), AT_ONCE);
 }
@@ -145,6 +247,27 @@ fn a_killed_node_costs_its_part_of_the_supersteps_and_no_result() {
     put(&folder, &all, "links", edges(20_000, 200_000, 2), "--copies 2 --piece 256KiB");
     folder.run("graph pagerank links --iterations 20 -o here.csv --quiet").ok();
     let job = format!("cluster pagerank store:links --iterations 20 -o there.csv --node {all} --json");
+    let began = std::time::Instant::now();
+    folder.run(&job).ok();
+    let whole = began.elapsed();
+    assert!(folder.read("there.csv") == folder.read("here.csv"));
+    let child = folder.run(&job).spawn();
+    std::thread::sleep(whole / 2);
+    nodes[1].send(Signal::KILL);
+    let ended = child.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    assert!(folder.read("there.csv") == folder.read("here.csv"));
+    let living = named([&nodes[0], &nodes[2]]);
+    nothing_is_left(&folder, &living, &stores([0, 2]), NOTICED + Duration::from_secs(1));
+}
+
+#[test]
+fn a_killed_node_costs_its_part_of_a_search_and_no_result() {
+    let folder = Folder::new();
+    let (nodes, all) = cluster(&folder, 3);
+    put(&folder, &all, "links", edges(100_000, 150_000, 5), "--copies 2 --piece 256KiB");
+    folder.run("graph components links -o here.csv --quiet").ok();
+    let job = format!("cluster components store:links -o there.csv --node {all} --json");
     let began = std::time::Instant::now();
     folder.run(&job).ok();
     let whole = began.elapsed();

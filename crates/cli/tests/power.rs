@@ -130,6 +130,15 @@ fn inputs() -> Files {
                 (0..300).map(|edge| format!("{} {}\n", edge % 17, edge * 31 % 90)).collect::<String>(),
             ),
         ),
+        (
+            "roads.txt",
+            file(
+                0o644,
+                (0..300)
+                    .map(|edge| format!("{} {} {}.5\n", edge % 17, edge * 31 % 90, edge % 9))
+                    .collect::<String>(),
+            ),
+        ),
         ("query.sql", file(0o644, "SELECT town, sum(amount) AS sum FROM 'table.csv' GROUP BY town")),
         ("near.sql", file(0o644, "SELECT town, sum(amount) AS sum FROM 'store:table.csv' GROUP BY town")),
         ("lines.wasm", file(0o644, kernels::lines())),
@@ -256,6 +265,9 @@ fn cases_on_nodes() -> Vec<Case> {
         ),
         near("cluster sql", &["--output"], "--file near.sql -o out.csv --json", &["out.csv"]),
         near("cluster pagerank", &["--output"], "store:links.txt -o out.csv --json", &["out.csv"]),
+        near("cluster bfs", &["--output"], "store:links.txt --source 1 -o out.csv --json", &["out.csv"]),
+        near("cluster components", &["--output"], "store:links.txt -o out.csv --json", &["out.csv"]),
+        near("cluster sssp", &["--output"], "store:roads.txt --source 1 -o out.csv --json", &["out.csv"]),
         near("reduce", &["--output"], "store:table.csv --by town --count -o out.csv --json", &["out.csv"]),
         near("count values", &["--output"], "store:table.csv --column town -o out.csv --json", &["out.csv"]),
         near("count words", &["--output"], "store:lines.txt -o out.csv --json", &["out.csv"]),
@@ -335,7 +347,7 @@ impl Trial {
 
     fn with_node(self) -> Trial {
         let node = Node::start_with(&self.folder, "node", "1GiB", "--log none");
-        for name in ["lines.txt", "table.csv", "reads.fa", "links.txt"] {
+        for name in ["lines.txt", "table.csv", "reads.fa", "links.txt", "roads.txt"] {
             self.folder.run(&format!("store put {name} --node {}", node.address)).ok();
         }
         Trial { node: Some(node), ..self }

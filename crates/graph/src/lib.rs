@@ -57,6 +57,8 @@ pub use error::{Error, Result};
 pub use export::export;
 pub use generate::{Kronecker, generate};
 pub use graph::{Graph, GraphInfo, SMALLEST_BUDGET_BYTES, VERTICES_MAX, list};
-pub use import::{EdgeFormat, ImportOptions, check_edge_text, edges_of_lines, import};
+pub use import::{
+    EdgeFormat, ImportOptions, check_edge_text, edges_of_lines, import, weighted_edges_of_lines,
+};
 pub use program::{SearchProgram, VertexId, VertexProgram};
 pub use tuning::{Regime, Step, Tuning};

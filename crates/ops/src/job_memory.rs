@@ -10,7 +10,7 @@ const PARTITIONS_PER_SLOT: u64 = 4;
 /// The largest number of ranges. Each range of each map output takes an entry in the directory of the output.
 const RANGES_MAX: u64 = 4096;
 /// The size of a range in bytes from which on the work on it outweighs the planning of a query.
-const RANGE_BYTES_MIN: u64 = 32 << 20;
+const RANGE_BYTES_MIN: u64 = 64 << 20;
 /// The part of a node's memory that a job takes.
 const MEMORY_PART: u64 = 2;
 

@@ -212,6 +212,10 @@ fn all_rows() -> Vec<Row> {
             "csv",
         ),
         row(json!({ "operation": "graph bfs", "version": 1, "inputs": ["@links"], "source": 5 }), "csv"),
+        row(
+            json!({ "operation": "graph bfs", "version": 1, "inputs": ["@links"], "source": 5, "resume": 30.0 }),
+            "csv",
+        ),
         row(json!({ "operation": "graph sssp", "version": 1, "inputs": ["@links"], "source": 5 }), "csv"),
         row(
             json!({ "operation": "graph components", "version": 1, "inputs": ["@links"],
@@ -843,6 +847,9 @@ fn assert_same(one: &Normal, other: &Normal, title: &str) {
     }
 }
 
+/// The graph algorithms that run on a cluster, too.
+const GRAPHS_ON_CLUSTER: [&str; 4] = ["graph pagerank", "graph bfs", "graph sssp", "graph components"];
+
 #[test]
 fn every_operation_gives_the_same_answer_at_every_target_or_is_refused() {
     let setup = Setup::new();
@@ -859,7 +866,7 @@ fn every_operation_gives_the_same_answer_at_every_target_or_is_refused() {
             let sorts_tables = entry.name == "sort" && row.request["by"]["columns"].is_object();
             let has = |field: &str| row.request.get(field).is_some();
             let resumes_or_converges =
-                entry.name == "graph pagerank" && (has("resume") || has("vertex_tolerance"));
+                GRAPHS_ON_CLUSTER.contains(&entry.name) && (has("resume") || has("vertex_tolerance"));
             let is_refused = match place {
                 TargetKind::Local => false,
                 TargetKind::Nodes => row.is_refused_on_nodes,
@@ -879,8 +886,9 @@ fn every_operation_gives_the_same_answer_at_every_target_or_is_refused() {
             if entry.places.contains(&place) {
                 let Some(expected) = &expected else { continue };
                 let (written, answer) = setup.run(entry, &row, place);
-                // A sort and ranks on a cluster tell of their stages instead. A query tells of both.
-                let sorts = place == TargetKind::Cluster && ["sort", "graph pagerank"].contains(&entry.name);
+                // A sort and graphs on a cluster tell of their stages instead. A query tells of both.
+                let sorts = place == TargetKind::Cluster
+                    && (entry.name == "sort" || GRAPHS_ON_CLUSTER.contains(&entry.name));
                 let has_keys = match entry.name {
                     "sql" => row.request["query"].as_str().is_some_and(|query| query.contains("GROUP BY")),
                     "reduce" => row.request["by"].is_array(),
@@ -915,7 +923,7 @@ fn every_operation_gives_the_same_answer_at_every_target_or_is_refused() {
         name.starts_with("graph ") || name.starts_with("nearest ") && !on_both.contains(&name.to_string())
     };
     let here_only: Vec<&str> = all.iter().filter(here_only).copied().collect();
-    let not_on_cluster = here_only.iter().copied().filter(|name| *name != "graph pagerank");
+    let not_on_cluster = here_only.iter().copied().filter(|name| !GRAPHS_ON_CLUSTER.contains(name));
     let not_on_cluster = not_on_cluster.map(|name| (name, TargetKind::Cluster.to_string()));
     let not_on_nodes = here_only.iter().map(|name| (*name, TargetKind::Nodes.to_string()));
     assert_eq!(refused, not_on_nodes.chain(on_nodes).chain(not_on_cluster).collect());

@@ -1084,7 +1084,7 @@ fn a_fragment_of_another_plan_is_refused() {
         let planning = json!({ "partitions": 2, "memory_bytes": 64 << 20, "is_bold": true,
             "with_exchanges": false });
         let fragment = json!({ "table": "t", "stages": [], "sql": sql, "tables": { "t": known("amount") }, "planning": planning,
-            "number": number, "plan": plan });
+            "number": number, "plan": plan, "values": [] });
         serde_json::from_value(fragment).unwrap()
     };
     let (_folder, job) = job(1);

@@ -99,6 +99,9 @@ pub enum DriverError {
         /// If the job failed since nodes were lost: the errors that ended their part in the job.
         losses: Vec<String>,
     },
+    /// The function that decides the next stages of a job that grows ended the job.
+    #[error("{0}")]
+    Stopped(#[source] inshore_kernel::Failure),
     /// No node that takes part in the job holds some of the input.
     #[error("no node of the job holds a part of the input{}", causes(why))]
     NoReplica {

@@ -219,6 +219,12 @@ pub enum Action {
         /// The attempts whose outputs are a part of the result.
         kept: Vec<AttemptToken>,
     },
+    /// All partitions of the last stage of an open plan have outputs. The driver decides which stages follow, and calls
+    /// [`Scheduler::extend`](crate::Scheduler::extend).
+    Extend {
+        /// The outputs of the last stage, in the order of partitions.
+        outputs: Vec<Output>,
+    },
     /// The job has a result: one output for each partition of the last stage, in the order of partitions. No action
     /// follows.
     Finish {

@@ -19,11 +19,16 @@
 //!   events, each with its time ──► Scheduler ──► actions
 //!     Joined, Lost, Draining,                      Reserve, Unreserve, RenewLease,
 //!     Asked, Reserved, LeaseExpired,               Start, Resume, Cancel, DeleteScratch,
-//!     Finished, Failed, FetchFailed,               Release, Finish, Fail
+//!     Finished, Failed, FetchFailed,               Extend, Release, Finish, Fail
 //!     Tick, Cancelled ...
 //! ```
 //!
 //! # Rules
+//!
+//! **Plans that grow.** A plan whose last stage has an exchange is open. When that stage is complete, the scheduler asks
+//! for the stages that follow ([`Action::Extend`]). The driver decides them from the counts that attempts report with
+//! their ends, so a stage of unknown number costs no round trip more than a planned one. Lost outputs of all stages are
+//! computed again as in any plan. A draining node keeps the outputs of an open plan, since any of them may still be read.
 //!
 //! **One output.** A partition has at most one current output and at most two attempts. The first attempt that finishes
 //! wins, and the other one is cancelled. A consumer takes each range from one attempt, as a whole and by its checksum.
@@ -116,7 +121,7 @@ mod work;
 
 pub use driver::{
     FinishedJob, InputPartition, JobInput, JobReport, JobStage, NodeReport, ResultRows, StageReport,
-    StagesJob, check_name, run,
+    StagesJob, check_name, run, run_growing,
 };
 pub use error::{DriverError, Error, NAMED, Result};
 pub use events::{Action, Event, FailureKind, FetchFailure, Output, Work};

@@ -102,7 +102,7 @@ pub struct Stage {
 /// assert_eq!((plan.partitions(0), plan.partitions(1)), (2, 2));
 /// # Ok::<(), inshore_stages::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     stages: Vec<Stage>,
     partitions: Vec<u32>,
@@ -120,21 +120,51 @@ impl Plan {
     /// numbers of partitions than a stage that reads their state; if a broadcast stage has several ranges; or if
     /// splitters do not ascend.
     pub fn new(stages: Vec<Stage>) -> Result<Plan> {
-        let mut partitions = Vec::with_capacity(stages.len());
-        for (number, stage) in stages.iter().enumerate() {
-            let of_stage = input_partitions(&stages[..number], &partitions, stage)
-                .and_then(|count| check_output(stage, number + 1 == stages.len()).map(|()| count));
-            partitions.push(of_stage.map_err(|why| Error::InvalidPlan { stage: number as u32, why })?);
+        let mut plan = Plan::default();
+        plan.append(stages, false)?;
+        Ok(plan)
+    }
+
+    /// Checks the first stages of a plan that grows. If the last of them has an exchange, the plan is *open*: when that
+    /// stage is complete, the scheduler asks for more stages ([`Action::Extend`](crate::Action)). A graph algorithm, for
+    /// example, does not know the number of its supersteps.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Plan::new`].
+    pub fn growing(stages: Vec<Stage>) -> Result<Plan> {
+        let mut plan = Plan::default();
+        plan.append(stages, true)?;
+        Ok(plan)
+    }
+
+    /// Appends stages to an open plan. After an error, the plan is of no use.
+    pub(crate) fn extend(&mut self, stages: Vec<Stage>) -> Result<()> {
+        self.append(stages, true)
+    }
+
+    /// Returns true if further stages follow the last one.
+    pub fn is_open(&self) -> bool {
+        self.stages.last().is_some_and(|stage| matches!(stage.output, StageOutput::Exchange(_)))
+    }
+
+    fn append(&mut self, stages: Vec<Stage>, may_grow: bool) -> Result<()> {
+        let invalid = |stage: usize, why: String| Error::InvalidPlan { stage: stage as u32, why };
+        if stages.is_empty() || !self.stages.is_empty() && !self.is_open() {
+            return Err(invalid(self.stages.len(), "a plan has stages".into()));
         }
-        let producers: Vec<Vec<u32>> = stages.iter().map(producers).collect();
-        let is_read = |number: usize| producers.iter().any(|of| of.contains(&(number as u32)));
-        let last = stages.len().checked_sub(1);
-        let last = last.ok_or_else(|| Error::InvalidPlan { stage: 0, why: "a plan has stages".into() })?;
+        let last = self.stages.len() + stages.len() - 1;
+        for stage in stages {
+            let number = self.stages.len();
+            let count = input_partitions(&self.stages, &self.partitions, &stage)
+                .and_then(|count| check_output(&stage, number == last, may_grow).map(|()| count));
+            self.partitions.push(count.map_err(|why| invalid(number, why))?);
+            self.producers.push(producers(&stage));
+            self.stages.push(stage);
+        }
+        let is_read = |number: usize| self.producers.iter().any(|of| of.contains(&(number as u32)));
         match (0..last).find(|&number| !is_read(number)) {
-            Some(unread) => {
-                Err(Error::InvalidPlan { stage: unread as u32, why: "no stage reads its exchange".into() })
-            }
-            None => Ok(Plan { stages, partitions, producers }),
+            Some(unread) => Err(invalid(unread, "no stage reads its exchange".into())),
+            None => Ok(()),
         }
     }
 
@@ -246,21 +276,21 @@ fn producers(stage: &Stage) -> Vec<u32> {
     all
 }
 
-fn check_output(stage: &Stage, is_last: bool) -> std::result::Result<(), String> {
+fn check_output(stage: &Stage, is_last: bool, may_grow: bool) -> std::result::Result<(), String> {
     match (&stage.output, is_last) {
         (StageOutput::Result, true) => Ok(()),
         (StageOutput::Result, false) => Err("only the last stage makes the result".to_string()),
-        (StageOutput::Exchange(_), true) => {
+        (StageOutput::Exchange(_), true) if !may_grow => {
             Err("the last stage makes the result, not an exchange".to_string())
         }
-        (StageOutput::Exchange(Partitioning::Hash { partitions: 0 }), false) => {
+        (StageOutput::Exchange(Partitioning::Hash { partitions: 0 }), _) => {
             Err("its exchange has no range".to_string())
         }
-        (StageOutput::Exchange(Partitioning::Range { splitters }), false)
+        (StageOutput::Exchange(Partitioning::Range { splitters }), _)
             if !splitters.is_sorted_by(|before, after| before < after) =>
         {
             Err("the splitters of its exchange do not ascend".to_string())
         }
-        (StageOutput::Exchange(_), false) => Ok(()),
+        (StageOutput::Exchange(_), _) => Ok(()),
     }
 }

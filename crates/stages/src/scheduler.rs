@@ -138,6 +138,8 @@ pub struct Scheduler {
     is_work_new: bool,
     /// True if inputs or nodes may have been lost that the job needs.
     is_loss_new: bool,
+    /// True if the driver was asked for the stages that follow the last one.
+    is_asked_to_extend: bool,
     counters: Counters,
     actions: Vec<Action>,
 }
@@ -145,7 +147,8 @@ pub struct Scheduler {
 impl Scheduler {
     /// Starts a job at time zero on the given nodes, each with its number of slots. Further nodes may join.
     pub fn start(plan: Plan, options: Options, nodes: &[(NodeId, u32)]) -> (Scheduler, Vec<Action>) {
-        let stages = stage_states(&plan);
+        let mut stages = Vec::with_capacity(plan.stages().len());
+        add_stages(&mut stages, &plan);
         let mut scheduler = Scheduler {
             plan,
             options,
@@ -165,6 +168,7 @@ impl Scheduler {
             now: Duration::ZERO,
             is_work_new: false,
             is_loss_new: true,
+            is_asked_to_extend: false,
             counters: Counters::default(),
             actions: Vec::new(),
         };
@@ -235,6 +239,11 @@ impl Scheduler {
         };
         let lost = self.attempts.iter().zip(0..).filter(|(attempt, _)| is_lost(attempt));
         lost.map(|(_, number)| AttemptToken(number)).collect()
+    }
+
+    /// Returns the number of partitions of a stage.
+    pub fn partitions(&self, stage: u32) -> u32 {
+        self.plan.partitions(stage)
     }
 
     /// Returns true if the job has not ended.
@@ -329,9 +338,9 @@ impl Scheduler {
     }
 }
 
-fn stage_states(plan: &Plan) -> Vec<StageState> {
-    let mut stages: Vec<StageState> = Vec::with_capacity(plan.stages().len());
-    for number in 0..plan.stages().len() {
+/// Adds the states of the stages of a plan that have none.
+fn add_stages(stages: &mut Vec<StageState>, plan: &Plan) {
+    for number in stages.len()..plan.stages().len() {
         let producers = plan.producers(number as u32);
         let level = producers.iter().map(|&of| 1 + stages[of as usize].level).max().unwrap_or_default();
         producers.iter().for_each(|&of| stages[of as usize].consumers.push(number as u32));
@@ -348,5 +357,4 @@ fn stage_states(plan: &Plan) -> Vec<StageState> {
             finished: (0, Duration::ZERO),
         });
     }
-    stages
 }

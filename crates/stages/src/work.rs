@@ -15,6 +15,8 @@ pub struct StageTask<'a> {
     pub arguments: &'a Value,
     /// The number of the stage.
     pub stage: u32,
+    /// The arguments of the stage: see [`JobStage::arguments`](crate::JobStage).
+    pub stage_arguments: &'a Value,
     /// The number of the partition.
     pub partition: u32,
 }

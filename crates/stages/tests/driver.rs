@@ -16,8 +16,8 @@ use inshore_nodes::{
     Agent, AgentConfig, ClientConfig, DistributedFile, LoadOptions, Nodes, PageConfig, RunningAgent,
 };
 use inshore_stages::{
-    DriverError, Error, FinishedJob, InputPartition, JobStage, MapInputs, MergeInputs, NodeReport, Options,
-    OutputWriter, StageTask, StageWork, StagesJob, memory_bytes, run, with_stages,
+    DriverError, Error, FinishedJob, InputPartition, JobInput, JobStage, MapInputs, MergeInputs, NodeReport,
+    Options, OutputWriter, StageTask, StageWork, StagesJob, memory_bytes, run, run_growing, with_stages,
 };
 use inshore_store::{Budget, Cancel, Context, FileReader, Store};
 use serde_json::json;
@@ -96,12 +96,28 @@ impl StageWork for Remainders {
         for batch in inputs.open_ranges(task.job)?.into_iter().flatten() {
             all.extend_from_slice(batch?.column(0).as_primitive::<UInt64Type>().values());
         }
+        if task.stage_arguments == "halve" {
+            return halve(&all, output);
+        }
         all.sort_unstable();
+        output.set_counts([all.len() as u64, 1]);
         for number in all {
             output.bytes(format!("{number}\n").as_bytes())?;
         }
         Ok(())
     }
+}
+
+/// Sends each number's half to the range of its remainder, and counts the halves above zero.
+fn halve(numbers: &[u64], output: &mut OutputWriter) -> Result<(), Failure> {
+    let halves: Vec<u64> = numbers.iter().map(|number| number / 2).collect();
+    output.set_counts([halves.iter().filter(|half| **half > 0).count() as u64]);
+    for range in 0..RANGES {
+        let own = halves.iter().copied().filter(|half| half % u64::from(RANGES) == u64::from(range));
+        let own = UInt64Array::from_iter_values(own);
+        output.batch(range, &RecordBatch::try_from_iter([("number", Arc::new(own) as _)])?)?;
+    }
+    Ok(())
 }
 
 struct Setup {
@@ -158,6 +174,33 @@ impl Setup {
 
     fn run(&self, context: &Context) -> Result<FinishedJob, DriverError> {
         run(&self.nodes, context, &self.job())
+    }
+
+    /// Halves all numbers until they are zero, in at most `limit` stages. Returns the counts of each stage, too.
+    fn halve(&self, limit: usize) -> (Result<FinishedJob, DriverError>, Vec<Vec<u64>>) {
+        let step = |before: u32, ranges, arguments| JobStage {
+            name: "step".to_string(),
+            broadcasts: Vec::new(),
+            input: JobInput::Exchange { ranges: vec![before], states: vec![] },
+            ranges,
+            arguments,
+        };
+        let job = self.job();
+        let first = vec![job.stages[0].clone(), step(0, RANGES, json!("halve"))];
+        let mut seen: Vec<Vec<u64>> = Vec::new();
+        let mut next = |counts: &[u64]| -> Result<Vec<JobStage>, Failure> {
+            seen.push(counts.to_vec());
+            if seen.len() > limit {
+                return Err(format!("no zero after {limit} steps").into());
+            }
+            let before = seen.len() as u32;
+            Ok(match counts {
+                [0] => vec![step(before, 0, serde_json::Value::Null)],
+                _ => vec![step(before, RANGES, json!("halve"))],
+            })
+        };
+        let job = StagesJob { stages: first, ..job };
+        (run_growing(&self.nodes, &context(), &job, &mut next), seen)
     }
 
     /// Waits until no task runs on the nodes that are left, and their stores have no scratch.
@@ -301,6 +344,43 @@ fn nodes_count_attempts_ranges_bytes_and_sessions() {
     setup.wait_until_idle();
     assert_eq!((sum(&setup, "inshore_stage_sessions"), sum(&setup, "inshore_stage_outputs")), (0, 0));
     assert!(of("map") + of("merge") >= finished_or_failed, "counters remain");
+}
+
+#[test]
+fn a_job_grows_by_the_counts_of_its_last_stage_until_a_result_ends_it() {
+    for count in [1, 3] {
+        let setup = Setup::new(count, &Remainders::new(0, 0, Duration::ZERO));
+        let (finished, seen) = setup.halve(100);
+        let finished = finished.unwrap();
+        // A number below 2^n is zero after n steps.
+        let left = |step: usize| vec![20_000u64.saturating_sub(1 << step)];
+        assert_eq!(seen, (1..=15).map(left).collect::<Vec<_>>());
+        assert_eq!((text(&finished), finished.counts()), ("0\n".repeat(20_000), vec![20_000, 5]));
+        assert_eq!(finished.report().stages.len(), 17);
+        drop(finished);
+        setup.wait_until_idle();
+    }
+}
+
+#[test]
+fn a_job_that_grows_survives_failures_and_losses_and_stops_with_an_error() {
+    let mut setup = Setup::new(3, &Remainders::new(2, 3, Duration::from_millis(10)));
+    let leaving = setup.agents[1].take().unwrap();
+    let (finished, seen) = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            drop(leaving);
+        });
+        setup.halve(100)
+    });
+    let finished = finished.unwrap();
+    assert_eq!(seen.last(), Some(&vec![0]));
+    assert_eq!(finished.counts(), [20_000, 5]);
+    drop(finished);
+    let error = setup.halve(3).0.unwrap_err();
+    assert!(matches!(error, DriverError::Stopped(_)), "{error}");
+    assert_eq!(error.to_string(), "no zero after 3 steps");
+    setup.wait_until_idle();
 }
 
 #[test]

@@ -105,6 +105,7 @@ impl Setup {
             input,
             broadcasts,
             ranges,
+            arguments: Value::Null,
         };
         let exchange = |ranges: Vec<u32>, states: Vec<u32>| JobInput::Exchange { ranges, states };
         let job = StagesJob {

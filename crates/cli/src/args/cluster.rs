@@ -45,6 +45,12 @@ Examples:
     Status,
     #[cfg(feature = "graph")]
     Pagerank(PagerankOnCluster),
+    #[cfg(feature = "graph")]
+    Bfs(BfsOnCluster),
+    #[cfg(feature = "graph")]
+    Components(ComponentsOnCluster),
+    #[cfg(feature = "graph")]
+    Sssp(SsspOnCluster),
 }
 
 /// Sort lines or records of datasets, with an exchange of rows between the nodes
@@ -99,12 +105,8 @@ Examples:
   inshore cluster pagerank store:links.txt --iterations 30 --tolerance 1e-9 -o ranks.csv --node a.lan,b.lan
   inshore cluster pagerank store:links.txt -o store:ranks.csv --node a.lan,b.lan,c.lan")]
 pub struct PagerankOnCluster {
-    /// Dataset of edges: store:NAME
-    #[arg(value_name = "EDGES")]
-    pub edges: PathBuf,
-    /// The dataset (store:NAME) or file to write; - is CSV on standard output
-    #[arg(short, long, value_name = "OUTPUT")]
-    pub output: PathBuf,
+    #[command(flatten)]
+    pub files: EdgesOnCluster,
     /// Number of iterations, at most 100
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub iterations: u32,
@@ -114,4 +116,79 @@ pub struct PagerankOnCluster {
     /// Stop early, once the changes of all ranks in an iteration sum to at most T
     #[arg(long, value_name = "T", default_value_t = PageRankOptions::default().tolerance)]
     pub tolerance: f64,
+}
+
+/// The edges and the rows of a graph algorithm on a cluster.
+#[cfg(feature = "graph")]
+#[derive(Args)]
+pub struct EdgesOnCluster {
+    /// Dataset of edges: store:NAME
+    #[arg(value_name = "EDGES")]
+    pub edges: PathBuf,
+    /// The dataset (store:NAME) or file to write; - is CSV on standard output
+    #[arg(short, long, value_name = "OUTPUT")]
+    pub output: PathBuf,
+}
+
+/// Search breadth first from a vertex of a graph whose edges are datasets, with an exchange of messages between the nodes
+///
+/// The input is a list of edges as text, as for cluster pagerank. The result has columns vertex, parent and level, with the
+/// rows of graph import and graph bfs: of several possible parents the smallest, and null for unreached vertices. Each node
+/// keeps a part of the vertices with their edges, and sends the others at most one message for each vertex.
+///
+/// The search ends after the last level, and fails after 500 supersteps. The edges of a part must fit in the memory that
+/// each node gives the job: half of its memory, or --node-memory.
+#[cfg(feature = "graph")]
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore cluster bfs store:links.txt --source 42 -o tree.parquet --node a.lan,b.lan,c.lan
+  inshore cluster bfs store:links.txt --source 42 -o store:tree.csv --node a.lan,b.lan,c.lan")]
+pub struct BfsOnCluster {
+    #[command(flatten)]
+    pub files: EdgesOnCluster,
+    /// Vertex to start from
+    #[arg(long, value_name = "ID")]
+    pub source: u64,
+}
+
+/// Find the connected components of a graph whose edges are datasets, with an exchange of messages between the nodes
+///
+/// The input is a list of edges as text, as for cluster pagerank; their direction does not matter. The result has columns
+/// vertex and component (the smallest id in the component), with the rows of graph import and graph components.
+///
+/// The smallest id passes from neighbour to neighbour, one edge in each superstep. A graph with a path of more than 500
+/// edges from the smallest id of a component fails: import such a graph, for example one of roads, on one machine. The
+/// edges of a part must fit in the memory that each node gives the job: half of its memory, or --node-memory.
+#[cfg(feature = "graph")]
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore cluster components store:links.txt -o components.parquet --node a.lan,b.lan,c.lan
+  inshore cluster components store:links.txt -o store:components.csv --node a.lan,b.lan,c.lan")]
+pub struct ComponentsOnCluster {
+    #[command(flatten)]
+    pub files: EdgesOnCluster,
+}
+
+/// Find shortest paths from a vertex of a graph whose edges are datasets, with an exchange of messages between the nodes
+///
+/// The input is a list of edges as text: two vertex ids and a weight on each line, as for graph import --weighted. No path
+/// may reach a negative weight. The result has columns vertex and distance, with the rows of graph sssp: the least sum of
+/// weights on a path from the source, and null for unreached vertices.
+///
+/// Each superstep extends paths by one edge, and the search fails after 500 supersteps. The edges of a part must fit in the
+/// memory that each node gives the job: half of its memory, or --node-memory.
+#[cfg(feature = "graph")]
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore cluster sssp store:roads.txt --source 42 -o distances.parquet --node a.lan,b.lan,c.lan
+  inshore cluster sssp store:roads.txt --source 42 -o store:distances.csv --node a.lan,b.lan,c.lan")]
+pub struct SsspOnCluster {
+    #[command(flatten)]
+    pub files: EdgesOnCluster,
+    /// Vertex to start from
+    #[arg(long, value_name = "ID")]
+    pub source: u64,
 }

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 
 #[cfg(feature = "graph")]
-use super::graph::algorithms::pagerank_on_cluster;
+use super::graph::algorithms::{bfs_on_cluster, components_on_cluster, pagerank_on_cluster, sssp_on_cluster};
 use super::sort::{reduce, sort_as};
 use crate::{
     args::{ClusterCommand, GlobalOptions, Sort, SortOnCluster},
@@ -31,5 +31,11 @@ pub fn cluster(options: GlobalOptions, command: ClusterCommand) -> Result<bool> 
         ClusterCommand::Sql(arguments) => super::sql::sql(options, &arguments).map(|()| true),
         #[cfg(feature = "graph")]
         ClusterCommand::Pagerank(arguments) => pagerank_on_cluster(options, &arguments).map(|()| true),
+        #[cfg(feature = "graph")]
+        ClusterCommand::Bfs(arguments) => bfs_on_cluster(options, &arguments).map(|()| true),
+        #[cfg(feature = "graph")]
+        ClusterCommand::Components(arguments) => components_on_cluster(options, &arguments).map(|()| true),
+        #[cfg(feature = "graph")]
+        ClusterCommand::Sssp(arguments) => sssp_on_cluster(options, &arguments).map(|()| true),
     }
 }

@@ -35,7 +35,7 @@ use inshore_store::{DatasetBuilder, Job, Store};
 use inshore_tables::Input;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-pub use self::parse::{check_edge_text, edges_of_lines};
+pub use self::parse::{check_edge_text, edges_of_lines, weighted_edges_of_lines};
 use self::{
     idset::{IdNumbers, IdSet},
     lane::{Edges, Lanes},

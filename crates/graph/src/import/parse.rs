@@ -54,11 +54,7 @@ pub(super) fn text<E: EdgeOperation>(
         Ok(())
     };
     let lines = each_line_quickly(job, input, lanes, look, quick, |lane, _, line| {
-        let mut fields = Fields(line);
-        let expected = if weighted { WITH_WEIGHT } else { TWO_IDS };
-        let (source, destination) = (fields.id(expected)?, fields.id(expected)?);
-        let weight = if weighted { fields.weight(expected)? } else { 1.0 };
-        check_more_fields(&fields, FIELDS_MAX - 2 - weighted as usize)?;
+        let (source, destination, weight) = edge_of_line(line, weighted)?;
         Ok(lane.edge(source, destination, weight)?)
     })?;
     match header.get() {
@@ -111,33 +107,58 @@ pub fn edges_of_lines<E: From<Error>>(
     lines: &[u8],
     mut each: impl FnMut(u64, u64) -> std::result::Result<(), E>,
 ) -> std::result::Result<(), E> {
+    edges_with::<E, false>((name, first_line), lines, |source, target, _| each(source, target))
+}
+
+/// Passes the edges of complete lines and their weights to `each`, as an import of text with weights reads them: two ids
+/// and a finite weight on each line, and at most one more field, which is ignored. See [`edges_of_lines`].
+///
+/// # Errors
+/// Returns the errors of [`edges_of_lines`].
+pub fn weighted_edges_of_lines<E: From<Error>>(
+    name: &str,
+    first_line: u64,
+    lines: &[u8],
+    each: impl FnMut(u64, u64, f64) -> std::result::Result<(), E>,
+) -> std::result::Result<(), E> {
+    edges_with::<E, true>((name, first_line), lines, each)
+}
+
+fn edges_with<E: From<Error>, const WEIGHTED: bool>(
+    (name, first_line): (&str, u64),
+    lines: &[u8],
+    mut each: impl FnMut(u64, u64, f64) -> std::result::Result<(), E>,
+) -> std::result::Result<(), E> {
     let (mut rest, mut number) = (lines, first_line);
     while !rest.is_empty() {
-        if let Some((source, target, used)) = two_ids(rest) {
-            each(source, target)?;
+        if !WEIGHTED && let Some((source, target, used)) = two_ids(rest) {
+            each(source, target, 1.0)?;
             (rest, number) = (&rest[used..], number + 1);
             continue;
         }
         let line;
         (line, rest) = cut_line(rest);
         if !is_comment(line) {
-            let (source, target) = ids_of_line(line).map_err(|LineFault { expected, found }| {
+            let edge = edge_of_line(line, WEIGHTED);
+            let (source, target, weight) = edge.map_err(|LineFault { expected, found }| {
                 let found = found.unwrap_or_else(|| shown(line));
                 Error::BadInput { place: format!("{name}:{number}"), found, expected }
             })?;
-            each(source, target)?;
+            each(source, target, weight)?;
         }
         number += 1;
     }
     Ok(())
 }
 
-/// Parses the ids of a line that may have more fields.
-fn ids_of_line(line: &[u8]) -> std::result::Result<(u64, u64), LineFault> {
+/// Parses the ids of a line that may have more fields, and its weight, which is 1 if `weighted` is false.
+fn edge_of_line(line: &[u8], weighted: bool) -> std::result::Result<(u64, u64, f64), LineFault> {
     let mut fields = Fields(line);
-    let ids = (fields.id(TWO_IDS)?, fields.id(TWO_IDS)?);
-    check_more_fields(&fields, FIELDS_MAX - 2)?;
-    Ok(ids)
+    let expected = if weighted { WITH_WEIGHT } else { TWO_IDS };
+    let (source, target) = (fields.id(expected)?, fields.id(expected)?);
+    let weight = if weighted { fields.weight(expected)? } else { 1.0 };
+    check_more_fields(&fields, FIELDS_MAX - 2 - usize::from(weighted))?;
+    Ok((source, target, weight))
 }
 
 /// Refuses a line with more than `max` further fields.

@@ -1,7 +1,7 @@
 //! The map stage: parses edges, and sends them to the partitions of their vertices.
 
 use arrow_array::RecordBatch;
-use inshore_graph::edges_of_lines;
+use inshore_graph::{edges_of_lines, weighted_edges_of_lines};
 use inshore_kernel::{Failure, FinalFailure, Sources, TaskSource};
 use inshore_stages::OutputWriter;
 use inshore_store::Job;
@@ -9,8 +9,9 @@ use inshore_tables::{FilePart, Input, LineBlocks};
 
 use super::{
     Arguments,
-    exchange::{BATCH_ROWS, pairs},
+    exchange::{BATCH_ROWS, edges, vertices},
     rows::partition_of,
+    weights::Weight,
 };
 use crate::files::piece_of;
 
@@ -18,12 +19,10 @@ use crate::files::piece_of;
 const BLOCK_BYTES: u64 = 1 << 20;
 /// The largest buffer of edges and vertices in bytes. Equal edges and vertices in a buffer are sent once.
 const BUFFER_BYTES: u64 = 64 << 20;
-/// The bytes of an edge and of a vertex in the buffer.
-const RECORD_BYTES: u64 = (size_of::<(u32, u64, u64)>() + size_of::<(u32, u64)>()) as u64;
 
 /// Reads pieces of a list of edges. Writes each edge to the range of its source, and its target as a vertex to the range of
-/// the target.
-pub(super) fn map(
+/// the target. The edges of a symmetric program are written in both directions.
+pub(super) fn map<W: Weight>(
     job: &Job,
     arguments: &Arguments,
     input: Sources,
@@ -32,7 +31,9 @@ pub(super) fn map(
     let free = job.budget().free_bytes();
     let block_bytes = BLOCK_BYTES.min(free / 16);
     let _blocks = job.budget().reserve(2 * block_bytes, "blocks of lines")?;
-    let mut buffer = Buffer::new(job, arguments.partitions, BUFFER_BYTES.min(free / 2))?;
+    let program = arguments.program;
+    let mut buffer = Buffer::<W>::new(job, arguments.partitions, BUFFER_BYTES.min(free / 2))?;
+    buffer.is_symmetric = program.is_symmetric();
     for source in input {
         let TaskSource { source, whole, .. } = source?;
         let name = usize::try_from(whole).ok().and_then(|whole| arguments.names.get(whole));
@@ -44,8 +45,13 @@ pub(super) fn map(
         let mut recycled = Vec::new();
         while let Some(block) = blocks.next_block(recycled)? {
             job.check_cancelled()?;
-            let each = |source, target| buffer.push(source, target, output);
-            edges_of_lines(name, lines + block.first_line, &block.bytes, each).map_err(of_line)?;
+            let first_line = lines + block.first_line;
+            let mut push = |source, target, weight| buffer.push(source, target, W::of(weight), output);
+            let pushed = match program.is_weighted() {
+                true => weighted_edges_of_lines(name, first_line, &block.bytes, push),
+                false => edges_of_lines(name, first_line, &block.bytes, |one, other| push(one, other, 1.0)),
+            };
+            pushed.map_err(of_line)?;
             recycled = block.bytes;
         }
     }
@@ -61,29 +67,42 @@ fn of_line(failure: Failure) -> Failure {
 }
 
 /// Edges and vertices with their ranges.
-struct Buffer {
+struct Buffer<W> {
     partitions: u32,
+    /// True if each edge leads in both directions. Each vertex then is the source of an edge.
+    is_symmetric: bool,
     edges_max: usize,
-    edges: Vec<(u32, u64, u64)>,
+    edges: Vec<(u32, u64, u64, W)>,
     vertices: Vec<(u32, u64)>,
     _memory: inshore_store::Reservation,
 }
 
-impl Buffer {
-    fn new(job: &Job, partitions: u32, bytes: u64) -> Result<Buffer, Failure> {
+impl<W: Weight> Buffer<W> {
+    fn new(job: &Job, partitions: u32, bytes: u64) -> Result<Buffer<W>, Failure> {
         let memory = job.budget().reserve(bytes, "edges and vertices")?;
-        let edges_max = usize::try_from(bytes / RECORD_BYTES)?;
+        let record_bytes = size_of::<(u32, u64, u64, W)>() + size_of::<(u32, u64)>();
+        let edges_max = usize::try_from(bytes)? / record_bytes;
         let (edges, vertices) = (Vec::with_capacity(edges_max), Vec::with_capacity(edges_max));
-        Ok(Buffer { partitions, edges_max, edges, vertices, _memory: memory })
+        Ok(Buffer { partitions, is_symmetric: false, edges_max, edges, vertices, _memory: memory })
     }
 
-    fn push(&mut self, source: u64, target: u64, output: &mut OutputWriter) -> Result<(), Failure> {
-        if self.edges.len() >= self.edges_max {
+    fn push(
+        &mut self,
+        source: u64,
+        target: u64,
+        weight: W,
+        output: &mut OutputWriter,
+    ) -> Result<(), Failure> {
+        // An edge in both directions takes two places.
+        if self.edges.len() + 2 > self.edges_max {
             self.flush(output)?;
         }
-        self.edges.push((partition_of(source, self.partitions), source, target));
-        if target != source {
-            self.vertices.push((partition_of(target, self.partitions), target));
+        self.edges.push((partition_of(source, self.partitions), source, target, weight));
+        let range = partition_of(target, self.partitions);
+        match (target != source, self.is_symmetric) {
+            (true, true) => self.edges.push((range, target, source, weight)),
+            (true, false) => self.vertices.push((range, target)),
+            (false, _) => {}
         }
         Ok(())
     }
@@ -91,16 +110,18 @@ impl Buffer {
     /// Writes each edge and each vertex once, and empties the buffer.
     fn flush(&mut self, output: &mut OutputWriter) -> Result<(), Failure> {
         self.edges.sort_unstable();
-        self.edges.dedup();
+        // The first one of equal edges has the smallest weight.
+        self.edges.dedup_by_key(|edge| (edge.1, edge.2));
         self.vertices.sort_unstable();
         self.vertices.dedup();
-        let edges = |edges: &[(u32, u64, u64)]| {
-            pairs(edges.iter().map(|edge| edge.1).collect(), Some(edges.iter().map(|edge| edge.2).collect()))
-        };
-        write(&self.edges, |edge| edge.0, edges, output)?;
-        let vertices =
-            |vertices: &[(u32, u64)]| pairs(vertices.iter().map(|vertex| vertex.1).collect(), None);
-        write(&self.vertices, |vertex| vertex.0, vertices, output)?;
+        write(
+            &self.edges,
+            |edge| edge.0,
+            |part| edges(part.iter().map(|edge| (edge.1, edge.2, edge.3))),
+            output,
+        )?;
+        let of_vertices = |part: &[(u32, u64)]| vertices::<W>(part.iter().map(|vertex| vertex.1));
+        write(&self.vertices, |vertex| vertex.0, of_vertices, output)?;
         self.edges.clear();
         self.vertices.clear();
         Ok(())

@@ -150,7 +150,7 @@ fn write_tables(cluster: &Cluster, rows: usize) {
 }
 
 /// Queries, and the number of jobs in stages that each of them runs on CSV and on Parquet.
-const QUERIES: [(&str, [usize; 2]); 33] = [
+const QUERIES: [(&str, [usize; 2]); 37] = [
     ("SELECT shop, count(*), sum(number), avg(number), min(id), max(id) FROM sales GROUP BY shop", [1, 1]),
     ("SELECT shop, number % 10 n, count(DISTINCT id % 100) FROM sales GROUP BY shop, n", [1, 1]),
     ("SELECT DISTINCT number FROM sales", [1, 1]),
@@ -173,7 +173,7 @@ const QUERIES: [(&str, [usize; 2]); 33] = [
     ("SELECT id, row_number() OVER (ORDER BY id) r FROM sales WHERE number < 10", [0, 0]),
     ("SELECT count(*), sum(number) FROM sales", [0, 0]),
     ("SELECT id FROM sales ORDER BY number DESC, id LIMIT 7", [0, 0]),
-    ("SELECT shop FROM sales WHERE number > (SELECT avg(number) FROM sales) AND id < 300 GROUP BY shop", [0, 0]),
+    ("SELECT shop FROM sales WHERE number > (SELECT avg(number) FROM sales) AND id < 300 GROUP BY shop", [1, 1]),
     ("SELECT shop, count(*) FROM sales GROUP BY shop UNION ALL SELECT town, count(*) FROM shops GROUP BY town", [2, 2]),
     ("SELECT number FROM sales WHERE number < 90 INTERSECT SELECT shop FROM shops", [1, 1]),
     ("SELECT s.id, t.name FROM sales s CROSS JOIN towns t WHERE s.id < 5", [0, 1]),
@@ -191,6 +191,12 @@ const QUERIES: [(&str, [usize; 2]); 33] = [
       GROUP BY t.town", [1, 1]),
     ("SELECT id FROM sales s WHERE number < 60 AND (id < 300 OR EXISTS (SELECT 1 FROM shops t WHERE t.shop = s.shop))", [1, 1]),
     ("SELECT s.id, name FROM sales s JOIN shops USING (shop) JOIN towns t USING (town) ORDER BY s.number, s.id LIMIT 9", [1, 1]),
+    // Values of subqueries: several, within each other, of text, and none.
+    ("SELECT shop, count(*) FROM sales WHERE number < (SELECT max(number) FROM sales WHERE id < (SELECT min(shop) FROM shops))
+      AND id >= (SELECT count(*) FROM towns) GROUP BY shop", [1, 1]),
+    ("SELECT town, count(*) FROM shops WHERE size >= (SELECT min(name) FROM towns WHERE town = 1) GROUP BY town", [1, 1]),
+    ("SELECT town, count(*), (SELECT max(name) FROM towns WHERE town > 99) m FROM shops GROUP BY town", [1, 1]),
+    ("SELECT count(*), max(id) FROM sales WHERE number > (SELECT avg(shop) FROM shops)", [0, 0]),
 ];
 
 #[test]
@@ -246,8 +252,8 @@ fn nodes_without_enough_memory_are_named_with_the_memory_that_suffices() {
 fn a_side_that_does_not_fit_in_memory_is_not_broadcast() {
     let cluster = Cluster::new(2, 200 << 20);
     write_tables(&cluster, 20_000);
-    let query = "SELECT count(*), sum(length(large.text)) FROM sales s
-        JOIN (SELECT id, repeat(cast(id AS varchar), 900) text FROM sales) large ON s.number = large.id";
+    let query = "SELECT count(*), sum(length(large.text))
+        FROM (SELECT id, repeat(cast(id AS varchar), 900) text FROM sales) large JOIN sales s ON s.number = large.id";
     let expected = cluster.ask(query, "parquet", None).unwrap();
     let near = cluster.exchanging();
     assert_eq!(cluster.ask(query, "parquet", Some(&near)).unwrap(), expected);

@@ -379,7 +379,7 @@ impl NodeTables {
             };
             let broadcasts = stage.broadcasts.iter().map(|&of| of as u32).collect();
             let ranges = if stage.is_broadcast { 1 } else { ranges };
-            Ok(JobStage { name: stage.name.clone(), input, broadcasts, ranges })
+            Ok(JobStage { name: stage.name.clone(), input, broadcasts, ranges, arguments: Value::Null })
         };
         let stages =
             fragment.stages().iter().enumerate().map(stage).collect::<std::result::Result<_, FileError>>()?;

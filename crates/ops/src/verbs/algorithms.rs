@@ -1,11 +1,15 @@
 //! The graph algorithms. Each algorithm is an operation, whose fields are the options of the algorithm.
 
 use std::path::{Path, PathBuf};
+#[cfg(feature = "nodes")]
+use std::time::Duration;
 
 use inshore_graph::{
     self as graph, Answer, BetweennessOptions, BfsOptions, ClusteringOptions, CommunitiesOptions,
     ComponentsOptions, Graph, PageRankOptions, SsspOptions, Summary,
 };
+#[cfg(feature = "nodes")]
+use inshore_nodes::DistributedFile;
 use inshore_store::{Execution, Job};
 use inshore_tables::TableWriter;
 use serde::{Serialize, de::DeserializeOwned};
@@ -14,7 +18,7 @@ use super::{graphs::open, stores::only};
 #[cfg(feature = "nodes")]
 use crate::{
     error::Error,
-    graph_stages,
+    graph_stages::{self, GraphOnCluster, RowsTo},
     target::{OnNodes, Target, wholes},
 };
 use crate::{
@@ -33,8 +37,9 @@ pub trait Algorithm: Serialize + DeserializeOwned {
     const VERB: &'static str;
     /// The function that runs the algorithm.
     const RUN: Run<Self>;
-    /// The kinds of targets that can run the algorithm. On a cluster, the input is a list of edges, not a graph.
-    const PLACES: &'static [TargetKind] = &[TargetKind::Local];
+    /// The function that runs the algorithm on a cluster, if there is one. Its input is a list of edges, not a graph.
+    #[cfg(feature = "nodes")]
+    const ON_CLUSTER: Option<OnCluster<Self>> = None;
 
     /// Checks that the options are supported on a cluster.
     ///
@@ -43,86 +48,87 @@ pub trait Algorithm: Serialize + DeserializeOwned {
     fn check_on_cluster(&self) -> Result<()> {
         Ok(())
     }
-
-    /// Runs the algorithm on a cluster, if [`Algorithm::PLACES`] contains it.
-    ///
-    /// # Errors
-    /// Returns the errors of the job and of the output.
-    #[cfg(feature = "nodes")]
-    fn run_on_cluster(
-        &self,
-        _on: &OnNodes,
-        context: &RequestContext<'_>,
-        _job: &Execution,
-        _attachments: Attachments<'_>,
-    ) -> Result<Response<AlgorithmAnswer>> {
-        Err(Error::Unsupported { operation: context.operation, place: TargetKind::Cluster })
-    }
 }
 
 /// An algorithm: a function of a graph, a job, and options.
 pub type Run<Options> = fn(&Graph, &Job, &Options) -> graph::Result<Answer>;
 
+/// An algorithm on a cluster: a function of nodes, a job, lists of edges, options, and the place of the rows.
+#[cfg(feature = "nodes")]
+pub type OnCluster<Options> =
+    fn(&OnNodes, &Execution, &[DistributedFile], &Options, RowsTo<'_, '_>) -> Result<GraphOnCluster>;
+
 impl Algorithm for PageRankOptions {
     const VERB: &'static str = "graph pagerank";
     const RUN: Run<Self> = graph::pagerank;
     #[cfg(feature = "nodes")]
-    const PLACES: &'static [TargetKind] = &[TargetKind::Local, TargetKind::Cluster];
+    const ON_CLUSTER: Option<OnCluster<Self>> = Some(graph_stages::pagerank_on_cluster);
 
     #[cfg(feature = "nodes")]
     fn check_on_cluster(&self) -> Result<()> {
-        let refused = |option, why| {
-            Err(Error::UnsupportedOption {
-                operation: <Self as Algorithm>::VERB,
-                option,
-                place: TargetKind::Cluster,
-                why,
-            })
-        };
+        let refused = |option, why| Err(refused::<Self>(option, why));
         if self.vertex_tolerance.is_some() {
             return refused(
                 "vertex_tolerance",
                 "a cluster computes plain iterations: set iterations or tolerance",
             );
         }
-        if self.resume.is_some() {
-            return refused("resume", "a job on a cluster has no checkpoints");
-        }
+        check_resume::<Self>(self.resume)?;
         if self.iterations_max() > graph_stages::ITERATIONS_MAX {
             return refused("iterations", "the outputs of all iterations stay on the nodes: at most 100");
         }
         Ok(graph::check_options(self)?)
     }
+}
 
-    #[cfg(feature = "nodes")]
-    fn run_on_cluster(
-        &self,
-        on: &OnNodes,
-        context: &RequestContext<'_>,
-        job: &Execution,
-        attachments: Attachments<'_>,
-    ) -> Result<Response<AlgorithmAnswer>> {
-        let edges = wholes(&on.nodes, context.inputs)?;
-        let receiver = attachments.rows;
-        let ran = graph_stages::pagerank_on_cluster(on, job, &edges, self, context.output, receiver)?;
-        let answer = AlgorithmAnswer { summary: ran.summary, vertices: ran.vertices };
-        Ok(Response::in_stages(answer, vec![ran.report]))
+/// Returns the error of an option that does not work on a cluster.
+#[cfg(feature = "nodes")]
+fn refused<A: Algorithm>(option: &'static str, why: &'static str) -> Error {
+    Error::UnsupportedOption { operation: A::VERB, option, place: TargetKind::Cluster, why }
+}
+
+#[cfg(feature = "nodes")]
+fn check_resume<A: Algorithm>(resume: Option<Duration>) -> Result<()> {
+    match resume {
+        Some(_) => Err(refused::<A>("resume", "a job on a cluster has no checkpoints")),
+        None => Ok(()),
     }
 }
 
 impl Algorithm for BfsOptions {
     const VERB: &'static str = "graph bfs";
     const RUN: Run<Self> = graph::bfs;
+    #[cfg(feature = "nodes")]
+    const ON_CLUSTER: Option<OnCluster<Self>> = Some(graph_stages::bfs_on_cluster);
+
+    #[cfg(feature = "nodes")]
+    fn check_on_cluster(&self) -> Result<()> {
+        check_resume::<Self>(self.resume)
+    }
 }
 
 impl Algorithm for SsspOptions {
     const VERB: &'static str = "graph sssp";
     const RUN: Run<Self> = graph::sssp;
+    #[cfg(feature = "nodes")]
+    const ON_CLUSTER: Option<OnCluster<Self>> = Some(graph_stages::sssp_on_cluster);
+
+    #[cfg(feature = "nodes")]
+    fn check_on_cluster(&self) -> Result<()> {
+        check_resume::<Self>(self.resume)
+    }
 }
 
 impl Algorithm for ComponentsOptions {
     const VERB: &'static str = "graph components";
     const RUN: Run<Self> = graph::components;
+    #[cfg(feature = "nodes")]
+    const ON_CLUSTER: Option<OnCluster<Self>> = Some(graph_stages::components_on_cluster);
+
+    #[cfg(feature = "nodes")]
+    fn check_on_cluster(&self) -> Result<()> {
+        check_resume::<Self>(self.resume)
+    }
 }
 
 impl Algorithm for CommunitiesOptions {
@@ -153,7 +159,13 @@ pub struct AlgorithmAnswer {
 
 impl<A: Algorithm> DatasetOperation for A {
     const VERB: &'static str = <A as Algorithm>::VERB;
-    const PLACES: &'static [TargetKind] = <A as Algorithm>::PLACES;
+    #[cfg(feature = "nodes")]
+    const PLACES: &'static [TargetKind] = match A::ON_CLUSTER {
+        Some(_) => &[TargetKind::Local, TargetKind::Cluster],
+        None => &[TargetKind::Local],
+    };
+    #[cfg(not(feature = "nodes"))]
+    const PLACES: &'static [TargetKind] = &[TargetKind::Local];
     const FORM: NormalForm = NormalForm::Rows;
     type Answer = AlgorithmAnswer;
 
@@ -176,7 +188,13 @@ impl<A: Algorithm> DatasetOperation for A {
     ) -> Result<Response<AlgorithmAnswer>> {
         #[cfg(feature = "nodes")]
         if let Target::Cluster(on) = context.target {
-            return self.run_on_cluster(on, context, job, attachments);
+            let unsupported =
+                || Error::Unsupported { operation: context.operation, place: TargetKind::Cluster };
+            let run = A::ON_CLUSTER.ok_or_else(unsupported)?;
+            let edges = wholes(&on.nodes, context.inputs)?;
+            let ran = run(on, job, &edges, self, (context.output, attachments.rows))?;
+            let answer = AlgorithmAnswer { summary: ran.summary, vertices: ran.vertices };
+            return Ok(Response::in_stages(answer, vec![ran.report]));
         }
         let graph = open(context, context.stored(job)?, &attachments)?;
         let Answer { summary, mut rows } = A::RUN(&graph, context.stored(job)?, self)?;

@@ -36,6 +36,8 @@ mod traverse;
 #[cfg(feature = "text")]
 mod words;
 
+#[cfg(all(feature = "graph", feature = "nodes"))]
+pub use self::algorithms::OnCluster;
 #[cfg(feature = "wasm")]
 pub use self::kernel::{
     CheckedModule, KernelAnswer, KernelsAnswer, ListKernels, ListedKernel, PushAnswer, PushKernel,

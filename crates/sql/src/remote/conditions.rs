@@ -6,7 +6,6 @@ use arrow::datatypes::DataType;
 use datafusion::{
     common::tree_node::{TreeNode, TreeNodeRecursion},
     error::Result,
-    physical_expr::scalar_subquery::ScalarSubqueryExpr,
     physical_plan::{
         ExecutionPlan, Partitioning, PhysicalExpr,
         aggregates::{AggregateExec, AggregateOutputMode},
@@ -20,11 +19,9 @@ use datafusion::{
 use super::table::RemoteTableScan;
 use crate::rules::plan_size::of_every_type;
 
-/// Returns whether an expression has the same value on every machine.
+/// Returns whether an expression has the same value on every machine. The values of subqueries are sent with a fragment.
 fn is_portable(expression: &Arc<dyn PhysicalExpr>) -> Result<bool> {
-    expression
-        .exists(|part| Ok(part.is_volatile_node() || part.is::<ScalarSubqueryExpr>()))
-        .map(|is_bound| !is_bound)
+    expression.exists(|part| Ok(part.is_volatile_node())).map(|is_volatile| !is_volatile)
 }
 
 /// Returns whether all expressions of a plan node have the same values on every machine.

@@ -26,6 +26,7 @@ use super::{
     pushdown::{Found, plan_text, replace_fragments},
     scan::check_columns,
     stages::{StagePlan, broadcast_side, cut_keys},
+    subqueries::set_values,
     table::RemoteTableScan,
 };
 use crate::{
@@ -121,11 +122,13 @@ impl Fragment {
             }
             Ok(node.clone())
         })?;
-        all.filter(|(node, _)| plan_text(node) == self.plan).ok_or_else(|| {
+        let found = all.filter(|(node, _)| plan_text(node) == self.plan).ok_or_else(|| {
             let what = "this node plans the query differently than the client: their versions differ, or the query asks \
                 for the time";
             Error::Query(what.to_string())
-        })
+        })?;
+        set_values(&found.0, &self.values)?;
+        Ok(found)
     }
 }
 

@@ -15,8 +15,8 @@
 //! If the nodes can exchange rows with each other, a fragment may also contain joins, aggregates and windows over
 //! several tables. It then has several stages: see [`stages`].
 //!
-//! Fragments exclude expressions whose values differ between machines, such as random() and results of subqueries. A
-//! node refuses a query if its plan differs from the client's plan. The plans differ, for example, between two
+//! Fragments exclude expressions whose values differ between machines, such as random(). The values of subqueries that run
+//! before a fragment are sent with it (see [`subqueries`]). A node refuses a query if its plan differs from the client's plan. The plans differ, for example, between two
 //! versions of the program, or if a filter contains now().
 //!
 //! In-store processing is described in chapter 5 of the 2014 thesis, and the cooperation of host and drives in section
@@ -28,6 +28,7 @@ mod local_plan;
 mod pushdown;
 mod scan;
 mod stages;
+mod subqueries;
 mod table;
 
 use std::{
@@ -82,6 +83,8 @@ pub struct Fragment {
     number: usize,
     /// The fragment's plan as text.
     plan: String,
+    /// The values of the subqueries that the fragment uses, encoded. Empty if it uses none.
+    values: Vec<u8>,
 }
 
 /// Access to tables on other machines: describes the tables, and runs fragments on those machines.
@@ -145,13 +148,16 @@ const SQL_BYTES_MAX: usize = 256 << 10;
 const PARTITIONS_MAX: usize = 4096;
 
 impl Fragment {
-    /// Returns an error if the fragment exceeds the limits of text bytes and partitions.
+    /// Returns an error if the fragment exceeds the limits of text bytes, partitions and values.
     pub(crate) fn check(&self) -> crate::Result<()> {
         let (bytes, partitions) = (self.sql.len(), self.planning.partitions);
         if bytes > SQL_BYTES_MAX || !(1..=PARTITIONS_MAX).contains(&partitions) {
             return Err(Error::Query(format!(
                 "nodes take queries of up to {SQL_BYTES_MAX} bytes in up to {PARTITIONS_MAX} parts, got {bytes} and {partitions}"
             )));
+        }
+        if self.values.len() > subqueries::VALUES_BYTES_MAX {
+            return Err(Error::Query("the values of subqueries exceed the limit of a request".to_string()));
         }
         Ok(())
     }

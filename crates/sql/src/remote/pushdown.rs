@@ -22,6 +22,7 @@ use super::{
     conditions::{fragment_of, has_portable_expressions, is_sendable, rows_of},
     scan::RemoteScan,
     stages::{StagePlan, stages_of},
+    subqueries::uses_of,
 };
 use crate::{Error, scan::properties};
 
@@ -133,10 +134,12 @@ impl PhysicalOptimizerRule for PushDownFragments {
                 planning: remote.planning,
                 number,
                 plan: plan_text(node),
+                values: Vec::new(),
             };
+            let uses = uses_of(node)?;
             let schema = node.schema();
             let properties = properties(schema.clone(), 1);
-            Ok(Arc::new(RemoteScan { remote: remote.clone(), fragment, schema, properties }))
+            Ok(Arc::new(RemoteScan { remote: remote.clone(), fragment, uses, schema, properties }))
         })?;
         // EXPLAIN ANALYZE makes the plan twice. Both plans have the same fragments, so memory is reserved once.
         if remote.answers.get().is_none() {

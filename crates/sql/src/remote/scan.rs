@@ -26,7 +26,7 @@ use futures::stream;
 use inshore_store::Budget;
 use tokio::sync::mpsc;
 
-use super::{Fragment, RemoteTables};
+use super::{Fragment, RemoteTables, subqueries::encoded};
 use crate::{Error, rules::plan_size::CENTROIDS_MAX};
 
 /// The interval at which a fragment's thread checks whether its receiver still exists.
@@ -36,6 +36,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 pub(super) struct RemoteScan {
     pub remote: Arc<RemoteTables>,
     pub fragment: Fragment,
+    /// The uses of values of subqueries in the fragment.
+    pub uses: Vec<Arc<dyn PhysicalExpr>>,
     pub schema: SchemaRef,
     pub properties: Arc<PlanProperties>,
 }
@@ -77,10 +79,11 @@ impl ExecutionPlan for RemoteScan {
         Ok(self)
     }
 
-    /// Runs the fragment when its first rows are needed. If a query requested all tables at once, tasks with unread
+    /// Runs the fragment when its first rows are needed. The subqueries whose values it uses have run before. If a query requested all tables at once, tasks with unread
     /// rows would occupy all task slots of a remote machine.
     fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        let begin = Some((self.remote.clone(), self.fragment.clone(), self.schema.clone()));
+        let fragment = Fragment { values: encoded(&self.uses)?, ..self.fragment.clone() };
+        let begin = Some((self.remote.clone(), fragment, self.schema.clone()));
         let batches = stream::unfold((begin, None), |(begin, rows)| async move {
             let mut rows = match (begin, rows) {
                 (Some((remote, fragment, schema)), _) => match start_fragment(remote, fragment, schema) {

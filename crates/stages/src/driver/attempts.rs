@@ -102,15 +102,16 @@ impl Driver<'_> {
         pieces: Vec<PieceRequest>,
     ) -> SingleTask {
         let PartitionId { stage, partition } = partition;
-        let session = self.id.clone();
-        let request = AttemptRequest { session, token: token.0, stage, partition, lists, work, reads };
+        let (session, arguments) = (self.id.clone(), self.stage(stage).arguments.clone());
+        let token = token.0;
+        let request = AttemptRequest { session, token, stage, partition, lists, arguments, work, reads };
         SingleTask { pieces, ..task_of_session(ATTEMPT_KIND, &request, Some(&self.trace)) }
     }
 
     /// Returns the stages whose outputs a partition reads. Returns `None` if a producer has no output, since an attempt
     /// without it would lose rows.
     fn reads(&self, partition: PartitionId) -> Option<StageReads> {
-        let JobStage { input, broadcasts, .. } = &self.job.stages[partition.stage as usize];
+        let JobStage { input, broadcasts, .. } = self.stage(partition.stage);
         let (ranges, states): (&[u32], &[u32]) = match input {
             JobInput::Pieces(_) => (&[], &[]),
             JobInput::Exchange { ranges, states } => (ranges, states),
@@ -118,7 +119,7 @@ impl Driver<'_> {
         let has_state = |&stage: &u32| self.scheduler.has_output(PartitionId { stage, ..partition });
         let is_whole = ranges.iter().chain(broadcasts).all(|&stage| self.scheduler.has_outputs(stage))
             && states.iter().all(has_state);
-        let state = |&stage: &u32| (stage, self.job.stages[stage as usize].ranges);
+        let state = |&stage: &u32| (stage, self.stage(stage).ranges);
         is_whole.then(|| StageReads {
             ranges: ranges.to_vec(),
             states: states.iter().map(state).collect(),
@@ -133,7 +134,7 @@ impl Driver<'_> {
         node: NodeId,
         work: Work,
     ) -> (WorkRequest, Vec<PieceRequest>) {
-        let input = |node: NodeId| match &self.job.stages[partition.stage as usize].input {
+        let input = |node: NodeId| match &self.stage(partition.stage).input {
             JobInput::Pieces(inputs) => {
                 inputs[partition.partition as usize].request(self.members[node.0 as usize].index)
             }
@@ -153,14 +154,14 @@ impl Driver<'_> {
     /// Returns what a node lacks of the lists that an attempt needs. An attempt also brings the news of its own stage, so
     /// that the next stage does not begin with the whole list for each node.
     fn lists(&mut self, node: NodeId, stage: u32) -> Vec<ListPart> {
-        let JobStage { input, broadcasts, .. } = &self.job.stages[stage as usize];
+        let JobStage { input, broadcasts, .. } = self.stage(stage);
         let mut producers = match input {
             JobInput::Pieces(_) => broadcasts.clone(),
             JobInput::Exchange { ranges, states } => [ranges.as_slice(), states, broadcasts].concat(),
         };
         producers.sort_unstable();
         producers.dedup();
-        let is_last = stage as usize + 1 == self.job.stages.len();
+        let is_last = stage as usize + 1 == self.stages.len();
         let Some(session) = self.sessions.get_mut(&node) else { return Vec::new() };
         let mut parts = Vec::new();
         for (stage, is_needed) in

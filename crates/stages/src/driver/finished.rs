@@ -13,7 +13,10 @@ use inshore_nodes::{
 use inshore_store::Context;
 use serde::Serialize;
 
-use super::members::{Member, Result, ask_all};
+use super::{
+    job::JobStage,
+    members::{Member, Result, ask_all},
+};
 use crate::{
     AttemptToken, Counters, DriverError, NodeId, Output,
     node::{
@@ -36,6 +39,13 @@ pub struct StageReport {
     pub seconds: f64,
     /// The sum of the times of all finished attempts, in seconds.
     pub attempt_seconds: f64,
+}
+
+impl StageReport {
+    /// Returns the report of a stage that has not begun.
+    pub(super) fn of(stage: &JobStage, partitions: u32) -> StageReport {
+        StageReport { name: stage.name.clone(), partitions, ..StageReport::default() }
+    }
 }
 
 /// The part of a node in a job.
@@ -66,6 +76,27 @@ pub struct JobReport {
     pub seconds: f64,
 }
 
+/// The facts that a finished attempt reports about its rows.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Facts {
+    /// The number of line feeds in the output.
+    pub lines: u64,
+    pub counts: Vec<u64>,
+}
+
+impl Facts {
+    /// Adds up the counts of attempts, one number after the other.
+    pub fn counts<'a>(of: impl Iterator<Item = &'a Facts>) -> Vec<u64> {
+        let mut sums: Vec<u64> = Vec::new();
+        for Facts { counts, .. } in of {
+            sums.resize(sums.len().max(counts.len()), 0);
+            // The counts come from nodes, and must not end the driver.
+            sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum = sum.saturating_add(*count));
+        }
+        sums
+    }
+}
+
 /// A finished job, with its outputs on the nodes. Dropping this value deletes the outputs.
 #[derive(Debug)]
 pub struct FinishedJob {
@@ -73,8 +104,8 @@ pub struct FinishedJob {
     members: Vec<Member>,
     id: String,
     sessions: BTreeMap<NodeId, WatchedTask>,
-    /// For each result partition: its output, and the number of its line feeds.
-    outputs: Vec<(Output, u64)>,
+    /// For each result partition: its output, and the facts that its attempt reported.
+    outputs: Vec<(Output, Facts)>,
     report: JobReport,
 }
 
@@ -85,11 +116,11 @@ impl FinishedJob {
         id: String,
         sessions: BTreeMap<NodeId, WatchedTask>,
         outputs: Vec<Output>,
-        lines: &BTreeMap<AttemptToken, u64>,
+        mut facts: BTreeMap<AttemptToken, Facts>,
         report: JobReport,
     ) -> FinishedJob {
-        let with_lines = |output: Output| (output, lines.get(&output.token).copied().unwrap_or(0));
-        let outputs = outputs.into_iter().map(with_lines).collect();
+        let with_facts = |output: Output| (output, facts.remove(&output.token).unwrap_or_default());
+        let outputs = outputs.into_iter().map(with_facts).collect();
         FinishedJob { nodes, members, id, sessions, outputs, report }
     }
 
@@ -105,7 +136,13 @@ impl FinishedJob {
 
     /// Returns the number of line feeds in the result.
     pub fn lines(&self) -> u64 {
-        self.outputs.iter().map(|(_, lines)| lines).sum()
+        self.outputs.iter().map(|(_, facts)| facts.lines).sum()
+    }
+
+    /// Returns the counts of the attempts that made the result, added up: see
+    /// [`OutputWriter::set_counts`](crate::OutputWriter::set_counts).
+    pub fn counts(&self) -> Vec<u64> {
+        Facts::counts(self.outputs.iter().map(|(_, facts)| facts))
     }
 
     /// Reads the result in the order of partitions, and passes its bytes to `each`.
@@ -136,7 +173,7 @@ impl FinishedJob {
     }
 
     fn open(&self, output: usize) -> OutputBytes {
-        let (output, _) = self.outputs[output];
+        let output = self.outputs[output].0;
         let member = &self.members[output.node.0 as usize];
         let outputs = vec![(output.token.0, output.checksum)];
         let content = RangeContent::Outputs { outputs, range: 0 };
@@ -179,12 +216,12 @@ impl FinishedJob {
         let place = |node: NodeId| {
             holders.iter().position(|&holder| holder == node).and_then(|place| u16::try_from(place).ok())
         };
-        let piece = |(output, lines): &(Output, u64)| {
+        let piece = |(output, facts): &(Output, Facts)| {
             let node = place(output.node).ok_or_else(|| DriverError::OutputLost {
                 node: self.members[output.node.0 as usize].address.clone(),
                 partition: output.partition,
             })?;
-            Ok(MapPiece { bytes: output.bytes, lines: *lines, nodes: vec![node] })
+            Ok(MapPiece { bytes: output.bytes, lines: facts.lines, nodes: vec![node] })
         };
         let map_node = |&node: &NodeId| {
             let Member { number, address, .. } = &self.members[node.0 as usize];

@@ -98,6 +98,8 @@ pub struct JobStage {
     /// The number of ranges of the exchange, which is the number of partitions of the stages that read it. The last
     /// stage has none.
     pub ranges: u32,
+    /// The arguments of the stage's code, or null.
+    pub arguments: Value,
 }
 
 impl JobStage {
@@ -109,8 +111,52 @@ impl JobStage {
             input,
             broadcasts: Vec::new(),
             ranges,
+            arguments: Value::Null,
         };
         vec![stage("map", JobInput::Pieces(inputs), ranges), stage("merge", merge, 0)]
+    }
+
+    /// Returns the stage of a plan. `number` maps the index of a node to its number.
+    fn planned(
+        &self,
+        slot_bytes: u64,
+        makes_result: bool,
+        number: impl Fn(usize) -> Option<NodeId>,
+    ) -> Stage {
+        let replicas = |input: &InputPartition| {
+            input.replicas.iter().filter_map(|(node, _)| number(*node)).collect::<Vec<NodeId>>()
+        };
+        Stage {
+            input: match &self.input {
+                JobInput::Pieces(inputs) => StageInput::Replicas(inputs.iter().map(replicas).collect()),
+                JobInput::Exchange { ranges, states } => {
+                    StageInput::Exchange { ranges: ranges.clone(), states: states.clone() }
+                }
+            },
+            broadcasts: self.broadcasts.clone(),
+            output: match makes_result {
+                true => StageOutput::Result,
+                false => StageOutput::Exchange(Partitioning::Hash { partitions: self.ranges }),
+            },
+            memory_bytes: slot_bytes,
+        }
+    }
+
+    /// Returns the stages of a plan that grows: a stage without ranges makes the result.
+    pub(super) fn growing(
+        stages: &[JobStage],
+        slot_bytes: u64,
+        number: impl Fn(usize) -> Option<NodeId>,
+    ) -> Vec<Stage> {
+        stages.iter().map(|stage| stage.planned(slot_bytes, stage.ranges == 0, &number)).collect()
+    }
+
+    /// Returns the input partitions of a map stage.
+    pub(super) fn pieces(&self) -> &[InputPartition] {
+        match &self.input {
+            JobInput::Pieces(inputs) => inputs.as_slice(),
+            JobInput::Exchange { .. } => &[],
+        }
     }
 }
 
@@ -134,31 +180,15 @@ pub struct StagesJob {
 impl StagesJob {
     /// Returns the plan of the job. `number` maps the index of a node to its number.
     pub(super) fn plan(&self, number: impl Fn(usize) -> Option<NodeId>) -> Result<Plan> {
-        let replicas = |input: &InputPartition| {
-            input.replicas.iter().filter_map(|(node, _)| number(*node)).collect::<Vec<NodeId>>()
-        };
-        let stage = |(place, stage): (usize, &JobStage)| Stage {
-            input: match &stage.input {
-                JobInput::Pieces(inputs) => StageInput::Replicas(inputs.iter().map(replicas).collect()),
-                JobInput::Exchange { ranges, states } => {
-                    StageInput::Exchange { ranges: ranges.clone(), states: states.clone() }
-                }
-            },
-            broadcasts: stage.broadcasts.clone(),
-            output: match place + 1 == self.stages.len() {
-                true => StageOutput::Result,
-                false => StageOutput::Exchange(Partitioning::Hash { partitions: stage.ranges }),
-            },
-            memory_bytes: self.slot_bytes,
-        };
-        Plan::new(self.stages.iter().enumerate().map(stage).collect())
+        let last = self.stages.len().saturating_sub(1);
+        let stages = self.stages.iter().enumerate();
+        Plan::new(
+            stages.map(|(place, stage)| stage.planned(self.slot_bytes, place == last, &number)).collect(),
+        )
     }
 
     /// Returns the input partitions of all map stages.
     pub(super) fn inputs(&self) -> impl Iterator<Item = &InputPartition> {
-        self.stages.iter().flat_map(|stage| match &stage.input {
-            JobInput::Pieces(inputs) => inputs.as_slice(),
-            JobInput::Exchange { .. } => &[],
-        })
+        self.stages.iter().flat_map(JobStage::pieces)
     }
 }

@@ -21,4 +21,4 @@ pub use self::{
     finished::{FinishedJob, JobReport, NodeReport, ResultRows, StageReport, check_name},
     job::{InputPartition, JobInput, JobStage, StagesJob},
 };
-pub use run::run;
+pub use run::{run, run_growing};

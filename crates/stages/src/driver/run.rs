@@ -10,14 +10,14 @@ use inshore_nodes::{Error as NodesError, Nodes, SingleTask, TaskEvent, protocol:
 use inshore_store::Context;
 
 use super::{
-    finished::{FinishedJob, JobReport, NodeReport, StageReport},
+    finished::{Facts, FinishedJob, JobReport, NodeReport, StageReport},
     job::{JobStage, StagesJob},
     members::{Member, Result, members},
-    state::{Driver, Message, OpenSession, RunningAttempt},
+    state::{Driver, Message, NextStages, OpenSession, RunningAttempt},
 };
 use crate::{
     Action, AttemptToken, DriverError, Error, Event, FailureKind, InputPartition, NAMED, NodeId, Output,
-    Scheduler,
+    Plan, Scheduler,
     node::{AttemptResult, SESSION_KIND, SessionRequest, StageReads, WorkRequest, task_of_session},
 };
 
@@ -37,25 +37,48 @@ const LOOK: Duration = Duration::from_millis(50);
 /// - Returns [`DriverError::Nodes`] if no node can be reached.
 /// - Returns [`DriverError::Store`] if the job of `context` was cancelled.
 pub fn run(nodes: &Nodes, context: &Context, job: &StagesJob) -> Result<FinishedJob> {
+    drive(nodes, context, job, None)
+}
+
+/// Runs a job whose number of stages depends on its rows, such as a search in a graph. `job` has the first stages. When
+/// the last known stage is complete, `next` decides from its counts which stages follow, until a stage without ranges
+/// makes the result. Stages are numbered on.
+///
+/// The cost is that of [`run`]. All outputs stay on the nodes, so each stage adds to their scratch.
+///
+/// # Errors
+/// Returns the errors of [`run`], and [`DriverError::Stopped`] with an error of `next`.
+pub fn run_growing<'a>(
+    nodes: &'a Nodes,
+    context: &'a Context,
+    job: &'a StagesJob,
+    next: NextStages<'a>,
+) -> Result<FinishedJob> {
+    drive(nodes, context, job, Some(next))
+}
+
+fn drive<'a>(
+    nodes: &'a Nodes,
+    context: &'a Context,
+    job: &'a StagesJob,
+    next: Option<NextStages<'a>>,
+) -> Result<FinishedJob> {
     let (members, absent) = members(nodes)?;
-    let number = |node: usize| {
-        members.iter().position(|member| member.index == node).map(|number| NodeId(number as u32))
-    };
+    let number = |node: usize| number_of(&members, node);
     let is_lost = |input: &&InputPartition| !input.holders().any(|node| number(node).is_some());
     if let Some(lost) = job.inputs().find(is_lost) {
         let why = lost.holders().filter_map(|node| absent.get(&node).map(ToString::to_string));
         return Err(DriverError::NoReplica { why: why.collect() });
     }
-    let plan = job.plan(number)?;
+    let plan = match next {
+        None => job.plan(number)?,
+        Some(_) => Plan::growing(JobStage::growing(&job.stages, job.slot_bytes, number))?,
+    };
     let (sender, events) = channel();
     let slots: Vec<(NodeId, u32)> =
         (0..members.len()).map(|number| (NodeId(number as u32), job.slots)).collect();
-    let stages = job.stages.iter().enumerate().map(|(stage, JobStage { name, .. })| StageReport {
-        name: name.clone(),
-        partitions: plan.partitions(stage as u32),
-        ..StageReport::default()
-    });
-    let stages = stages.collect();
+    let report = |(stage, of): (usize, &JobStage)| StageReport::of(of, plan.partitions(stage as u32));
+    let stages = job.stages.iter().enumerate().map(report).collect();
     let (scheduler, actions) = Scheduler::start(plan, job.options.clone(), &slots);
     let trace = random_id();
     let node = |member: &Member| NodeReport { node: member.address.clone(), ..NodeReport::default() };
@@ -64,6 +87,8 @@ pub fn run(nodes: &Nodes, context: &Context, job: &StagesJob) -> Result<Finished
         nodes,
         context,
         job,
+        next,
+        added: Vec::new(),
         members,
         id: random_id(),
         trace,
@@ -77,14 +102,14 @@ pub fn run(nodes: &Nodes, context: &Context, job: &StagesJob) -> Result<Finished
         partitions: BTreeMap::new(),
         deletions: Vec::new(),
         losses: BTreeMap::new(),
-        lines: BTreeMap::new(),
+        facts: BTreeMap::new(),
         stages,
         phase: None,
         nodes_report,
         runs: 0,
     };
     let outputs = driver.drive(&events)?;
-    let Driver { members, id, trace, sessions, lines, stages, nodes_report, scheduler, began, .. } = driver;
+    let Driver { members, id, trace, sessions, facts, stages, nodes_report, scheduler, began, .. } = driver;
     let report = JobReport {
         trace,
         stages,
@@ -93,7 +118,12 @@ pub fn run(nodes: &Nodes, context: &Context, job: &StagesJob) -> Result<Finished
         seconds: began.elapsed().as_secs_f64(),
     };
     let sessions = sessions.into_iter().map(|(number, session)| (number, session.task)).collect();
-    Ok(FinishedJob::new(nodes.clone(), members, id, sessions, outputs, &lines, report))
+    Ok(FinishedJob::new(nodes.clone(), members, id, sessions, outputs, facts, report))
+}
+
+/// Returns the number of the node with an index, if it takes part in the job.
+fn number_of(members: &[Member], node: usize) -> Option<NodeId> {
+    members.iter().position(|member| member.index == node).map(|number| NodeId(number as u32))
 }
 
 /// Returns a random number of 128 bits, as 32 hexadecimal digits.
@@ -114,6 +144,7 @@ impl Driver<'_> {
                         self.context.check_cancelled().map_err(inshore_store::Error::from)?;
                         return Err(self.failed(error));
                     }
+                    Action::Extend { outputs } => self.extend(&outputs)?,
                     action => self.act(action),
                 }
             }
@@ -180,8 +211,32 @@ impl Driver<'_> {
                     self.sessions.remove(&node);
                 }
             }
-            Action::Finish { .. } | Action::Fail { .. } => unreachable!("these actions end the loop"),
+            Action::Finish { .. } | Action::Fail { .. } | Action::Extend { .. } => {
+                unreachable!("the loop carries out these actions")
+            }
         }
+    }
+
+    /// Appends the stages that follow the last one.
+    fn extend(&mut self, outputs: &[Output]) -> Result<()> {
+        let next = self.next.as_mut().expect("only a plan that grows is open");
+        let counts = Facts::counts(outputs.iter().filter_map(|output| self.facts.get(&output.token)));
+        let stages = next(&counts).map_err(DriverError::Stopped)?;
+        let number = |node: usize| number_of(&self.members, node);
+        let planned = JobStage::growing(&stages, self.job.slot_bytes, number);
+        self.added.extend(stages);
+        let actions = self.scheduler.extend(self.began.elapsed(), planned)?;
+        for stage in self.stages.len()..self.job.stages.len() + self.added.len() {
+            let partitions = self.scheduler.partitions(stage as u32);
+            self.stages.push(StageReport::of(self.stage(stage as u32), partitions));
+        }
+        self.actions.extend(actions);
+        Ok(())
+    }
+
+    pub(super) fn stage(&self, number: u32) -> &JobStage {
+        let number = number as usize;
+        self.job.stages.get(number).unwrap_or_else(|| &self.added[number - self.job.stages.len()])
     }
 
     /// Returns the error of a job that has failed. If nodes were lost, the error names the reasons.
@@ -302,8 +357,8 @@ impl Driver<'_> {
             Err(error @ NodesError::Lost { .. }) => return self.lose(node, Some(error)),
             Err(error) => failed(error.to_string()),
             Ok(done) => match serde_json::from_value(done.summary.clone()) {
-                Ok(AttemptResult::Finished { bytes, checksum, lines, fetched }) => {
-                    self.lines.insert(token, lines);
+                Ok(AttemptResult::Finished { bytes, checksum, lines, counts, fetched }) => {
+                    self.facts.insert(token, Facts { lines, counts });
                     self.count(token, &done, bytes);
                     self.nodes_report[node.0 as usize].attempts += 1;
                     for (from, bytes) in fetched {

@@ -6,15 +6,20 @@ use std::{
     time::Instant,
 };
 
+use inshore_kernel::Failure;
 use inshore_nodes::{Error as NodesError, Nodes, TaskEvent, WatchedTask, protocol::TaskDone};
 use inshore_store::Context;
 
 use super::{
-    finished::{NodeReport, StageReport},
-    job::StagesJob,
+    finished::{Facts, NodeReport, StageReport},
+    job::{JobStage, StagesJob},
     members::Member,
 };
 use crate::{Action, AttemptToken, NodeId, PartitionId, Scheduler, Work};
+
+/// Decides the stages that follow the last one, from the counts of its attempts, added up: see
+/// [`OutputWriter::set_counts`](crate::OutputWriter::set_counts).
+pub(super) type NextStages<'a> = &'a mut dyn FnMut(&[u64]) -> std::result::Result<Vec<JobStage>, Failure>;
 
 /// An event from a connection.
 pub(super) enum Message {
@@ -39,6 +44,9 @@ pub(super) struct Driver<'a> {
     pub nodes: &'a Nodes,
     pub context: &'a Context,
     pub job: &'a StagesJob,
+    pub next: Option<NextStages<'a>>,
+    /// The stages that follow those of the job.
+    pub added: Vec<JobStage>,
     pub members: Vec<Member>,
     pub id: String,
     /// The trace id of the job.
@@ -55,8 +63,7 @@ pub(super) struct Driver<'a> {
     pub deletions: Vec<WatchedTask>,
     /// The error that ended the session of each lost node.
     pub losses: BTreeMap<NodeId, NodesError>,
-    /// The number of line feeds in the output of each finished attempt.
-    pub lines: BTreeMap<AttemptToken, u64>,
+    pub facts: BTreeMap<AttemptToken, Facts>,
     pub stages: Vec<StageReport>,
     /// The last stage that has begun.
     pub phase: Option<u32>,

@@ -36,6 +36,9 @@ pub(crate) struct AttemptRequest {
     /// What the node lacks of the lists of outputs.
     #[serde(default)]
     pub lists: Vec<ListPart>,
+    /// The arguments of the stage.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub arguments: Value,
     pub work: WorkRequest,
     /// The outputs that the attempt reads.
     #[serde(default)]
@@ -84,12 +87,14 @@ struct RangeOf {
 /// The result of an attempt: the summary of its task.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum AttemptResult {
-    /// The size of all ranges, the checksum of their directory, the number of line feeds, and the number of bytes that
-    /// the attempt fetched from each other node.
+    /// The size of all ranges, the checksum of their directory, the number of line feeds, the counts of the attempt, and
+    /// the number of bytes that the attempt fetched from each other node.
     Finished {
         bytes: u64,
         checksum: u64,
         lines: u64,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        counts: Vec<u64>,
         fetched: Vec<(usize, u64)>,
     },
     Failed {
@@ -118,7 +123,7 @@ impl TaskHandler for Attempts {
     }
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
-        let AttemptRequest { session, token, stage, partition, lists, work, reads } =
+        let AttemptRequest { session, token, stage, partition, lists, arguments, work, reads } =
             serde_json::from_value(task.arguments)?;
         let session = self.0.get(&session).ok_or("the session of the attempt has ended")?;
         if let WorkRequest::Delete = work {
@@ -139,14 +144,15 @@ impl TaskHandler for Attempts {
             return Ok(json!(AttemptResult::Behind));
         }
         let slot = session.begin_attempt(token, task.job.cancel())?;
-        let of = (stage, partition);
+        let of = (stage, partition, &arguments);
         let mut counted = session.counters.start(matches!(work, WorkRequest::Merge));
         let result = match run(&session, &slot, of, (work, reads), task.sources) {
-            Ok((output, fetched)) => {
+            Ok((mut output, fetched)) => {
                 let (bytes, checksum, lines) = (output.bytes(), output.checksum, output.lines);
+                let counts = std::mem::take(&mut output.counts);
                 session.add(token, Arc::new(output));
                 counted.end(End::Done);
-                AttemptResult::Finished { bytes, checksum, lines, fetched }
+                AttemptResult::Finished { bytes, checksum, lines, counts, fetched }
             }
             Err(FetchError::Missing(outputs, cause)) => {
                 counted.end(End::Missing);
@@ -200,12 +206,12 @@ fn listed(session: &Session, partition: u32, reads: StageReads) -> Result<[Vec<R
 fn run(
     session: &Session,
     slot: &Slot,
-    (stage, partition): (u32, u32),
+    (stage, partition, stage_arguments): (u32, u32, &Value),
     (work, reads): (WorkRequest, StageReads),
     sources: Sources,
 ) -> Result<(StoredOutput, Fetches), FetchError> {
     let job = &slot.job;
-    let task = StageTask { job, arguments: &session.arguments, stage, partition };
+    let task = StageTask { job, arguments: &session.arguments, stage, stage_arguments, partition };
     let reads = listed(session, partition, reads)?;
     let count = reads.iter().flatten().map(|range| range.producers.len() as u64).sum();
     let kept_bytes = session.work.kept_bytes(job.budget().memory_bytes(), count);

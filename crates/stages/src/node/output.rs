@@ -48,6 +48,8 @@ pub(super) struct StoredOutput {
     pub ranges: Vec<RangeEntry>,
     /// The number of line feeds in bytes that were written without batches.
     pub lines: u64,
+    /// The counts of the attempt.
+    pub counts: Vec<u64>,
     /// The checksum of the directory.
     pub checksum: u64,
     /// The memory of the directory.
@@ -93,6 +95,7 @@ pub struct OutputWriter {
     /// The memory of a buffer that is larger than that of [`WRITER_BYTES`].
     buffer: Option<Reservation>,
     lines: u64,
+    counts: Vec<u64>,
 }
 
 #[derive(Default)]
@@ -119,6 +122,7 @@ impl OutputWriter {
             buffered: 0,
             buffer: None,
             lines: 0,
+            counts: Vec::new(),
         })
     }
 
@@ -157,6 +161,13 @@ impl OutputWriter {
         self.open(0)?;
         self.lines += memchr::memchr_iter(b'\n', bytes).count() as u64;
         self.append(0, bytes)
+    }
+
+    /// Sets the counts of the attempt, such as that of the vertices which changed. The driver adds up those of a stage, one
+    /// number after the other: see [`run_growing`](crate::run_growing) and
+    /// [`FinishedJob::counts`](crate::FinishedJob::counts).
+    pub fn set_counts(&mut self, counts: impl Into<Vec<u64>>) {
+        self.counts = counts.into();
     }
 
     /// Ends a range, which gets no more rows. An open range keeps an encoder in memory.
@@ -227,7 +238,8 @@ impl OutputWriter {
         let memory = self.budget.reserve(bytes as u64, "the directory of an output")?;
         let file = self.file.finish()?;
         let checksum = checksum(&self.ranges);
-        Ok(StoredOutput { file, ranges: self.ranges, lines: self.lines, checksum, _memory: memory })
+        let (lines, counts) = (self.lines, self.counts);
+        Ok(StoredOutput { file, ranges: self.ranges, lines, counts, checksum, _memory: memory })
     }
 }
 

@@ -1,12 +1,13 @@
 //! Opens the levels of a job one after the other, and ends the job.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use super::{Action, NodeState, Phase, Scheduler};
 use crate::{
     error::{Error, NAMED},
     events::Output,
     ids::{AttemptToken, NodeId, PartitionId},
+    plan::Stage,
 };
 
 impl Scheduler {
@@ -27,7 +28,7 @@ impl Scheduler {
             self.reserve_level();
         }
         if self.phase != Phase::Ended && self.is_complete() {
-            self.finish();
+            if self.plan.is_open() { self.ask_for_stages() } else { self.finish() }
         }
         if self.phase == Phase::Open && std::mem::take(&mut self.is_work_new) {
             self.feed_all();
@@ -40,9 +41,13 @@ impl Scheduler {
         open.all(|stage| self.stages[stage].missing == 0 || !self.is_needed(stage as u32))
     }
 
-    /// Returns true if each partition of the result has an output on a node that stays, or no node can take it.
+    /// Returns true if each partition of the last stage has an output, and those of a result are on a node that stays, or
+    /// no node can take them.
     fn is_complete(&self) -> bool {
         let last = self.stages.len() - 1;
+        if self.plan.is_open() {
+            return self.stages[last].missing == 0;
+        }
         let is_leaving = |node: &super::Node| node.state == NodeState::Draining && node.outputs[last] > 0;
         self.stages[last].missing == 0 && (self.usable == 0 || !self.nodes.values().any(is_leaving))
     }
@@ -87,11 +92,54 @@ impl Scheduler {
     }
 
     fn finish(&mut self) {
-        let last = self.stages.last().expect("a plan has stages");
-        let tokens: Vec<AttemptToken> = last.partitions.iter().filter_map(|of| of.output).collect();
-        let result: Vec<Output> = tokens.into_iter().map(|token| self.output(token)).collect();
+        let result = self.last_outputs();
         self.release_all(&result);
         self.actions.push(Action::Finish { result });
+    }
+
+    /// Asks for the stages that follow the last one, once.
+    fn ask_for_stages(&mut self) {
+        if !std::mem::replace(&mut self.is_asked_to_extend, true) {
+            let outputs = self.last_outputs();
+            self.actions.push(Action::Extend { outputs });
+        }
+    }
+
+    fn last_outputs(&self) -> Vec<Output> {
+        let last = self.stages.last().expect("a plan has stages");
+        last.partitions.iter().filter_map(|of| of.output).map(|token| self.output(token)).collect()
+    }
+
+    /// Appends stages to an open plan, and returns the resulting actions. The driver calls this function after
+    /// [`Action::Extend`]. It changes nothing after the end of the job. Outputs of the last stage that were lost since
+    /// are computed again first.
+    ///
+    /// # Errors
+    /// Returns [`Error::InvalidPlan`] if the stages do not continue the plan. The driver ends the job.
+    pub fn extend(&mut self, now: Duration, stages: Vec<Stage>) -> Result<Vec<Action>, Error> {
+        if self.phase == Phase::Ended {
+            return Ok(Vec::new());
+        }
+        self.now = self.now.max(now);
+        let before = self.stages.len();
+        self.plan.extend(stages)?;
+        super::add_stages(&mut self.stages, &self.plan);
+        let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
+        for id in nodes {
+            let queue = if self.is_readable(id) { self.queued_at(id) } else { BTreeSet::new() };
+            let count = self.stages.len();
+            let node = self.node_mut(id);
+            node.outputs.resize(count, 0);
+            node.queue = queue;
+        }
+        // The last stage has consumers: its outputs on slow nodes are misplaced.
+        let stage = before as u32 - 1;
+        for partition in 0..self.plan.partitions(stage) {
+            self.settle(PartitionId { stage, partition });
+        }
+        (self.is_asked_to_extend, self.is_work_new, self.is_loss_new) = (false, true, true);
+        self.advance();
+        Ok(std::mem::take(&mut self.actions))
     }
 
     /// Ends the job with an error.

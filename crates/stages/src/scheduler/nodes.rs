@@ -52,7 +52,7 @@ impl Scheduler {
     }
 
     /// Returns the queued map partitions whose input a node holds.
-    fn queued_at(&self, id: NodeId) -> BTreeSet<PartitionId> {
+    pub(super) fn queued_at(&self, id: NodeId) -> BTreeSet<PartitionId> {
         let stages = (0..self.stages.len() as u32).filter(|&stage| self.plan.is_map(stage));
         let queued = stages.flat_map(|stage| {
             self.stages[stage as usize].queue.iter().map(move |&partition| PartitionId { stage, partition })
@@ -184,8 +184,9 @@ impl Scheduler {
     /// Returns true if an output or a replica on a node is needed, or an attempt reads one.
     fn needs(&self, id: NodeId) -> bool {
         let node = &self.nodes[&id];
+        // Stages that are not known yet may read any output.
         let has_outputs = (0..self.stages.len() as u32)
-            .any(|stage| node.outputs[stage as usize] > 0 && self.is_needed(stage));
+            .any(|stage| node.outputs[stage as usize] > 0 && (self.plan.is_open() || self.is_needed(stage)));
         let is_last = |&partition: &PartitionId| {
             self.is_needed(partition.stage) && self.replica(partition, Some(id)).is_none()
         };

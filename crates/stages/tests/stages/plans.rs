@@ -33,6 +33,14 @@ fn a_merge_stage_has_a_partition_for_each_range_of_its_producers() {
 }
 
 #[test]
+fn a_plan_that_grows_ends_with_an_exchange_or_the_result() {
+    assert!(Plan::growing(vec![map(3)]).unwrap().is_open());
+    assert!(!Plan::growing(vec![map(3), merge(&[0])]).unwrap().is_open());
+    let error = Plan::growing(vec![map(3), map(3)]).unwrap_err();
+    assert_eq!(error, Error::InvalidPlan { stage: 0, why: "no stage reads its exchange".to_string() });
+}
+
+#[test]
 fn a_plan_that_breaks_a_rule_is_refused_with_the_stage_and_the_rule() {
     let bare = Stage { input: StageInput::Replicas(vec![vec![]]), ..map(1) };
     let empty = Stage { input: StageInput::Replicas(vec![]), ..map(1) };

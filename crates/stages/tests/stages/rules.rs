@@ -46,8 +46,12 @@ impl Job {
     }
 
     fn of(stages: Vec<Stage>, nodes: u32, slots: u32, options: Options) -> Job {
+        Job::planned(Plan::new(stages).unwrap(), nodes, slots, options)
+    }
+
+    fn planned(plan: Plan, nodes: u32, slots: u32, options: Options) -> Job {
         let ids: Vec<(NodeId, u32)> = (0..nodes).map(|node| (NodeId(node), slots)).collect();
-        let (scheduler, _) = Scheduler::start(Plan::new(stages).unwrap(), options, &ids);
+        let (scheduler, _) = Scheduler::start(plan, options, &ids);
         let mut job = Job { scheduler, ms: 0 };
         for node in 0..nodes {
             job.reserved(node, slots);
@@ -322,6 +326,60 @@ fn a_map_waits_for_the_stage_that_is_broadcast_to_it() {
     assert_eq!(job.on(Event::Asked { node: NodeId(1) }), [resume]);
     job.finish(large);
     assert_eq!((job.scheduler.is_running(), job.scheduler.counters().failed), (false, 0));
+}
+
+#[test]
+fn a_plan_that_grows_asks_once_for_the_stages_that_follow() {
+    let exchange = StageOutput::Exchange(Partitioning::Hash { partitions: 1 });
+    let stage = |input, output| Stage { input, broadcasts: Vec::new(), output, memory_bytes: 10 };
+    let map = stage(StageInput::Replicas(vec![vec![NodeId(0), NodeId(1)]]), exchange.clone());
+    let mut job = Job::planned(Plan::growing(vec![map]).unwrap(), 2, 1, Options::default());
+    let first = job.ask(0);
+    let asked = job.finish(first);
+    let [Action::Extend { outputs }] = &asked[..] else { panic!("{asked:?}") };
+    assert_eq!(outputs.iter().map(|output| output.token).collect::<Vec<_>>(), [first.token]);
+    job.ask_in_vain(0);
+    // An output that is lost before the plan grows is computed again, and the scheduler does not ask again.
+    job.on(Event::Lost { node: NodeId(0) });
+    let again = job.ask(1);
+    assert_eq!((again.partition, job.finish(again)), (first.partition, vec![]));
+    job.ask_in_vain(1);
+    let step = stage(StageInput::exchange([0]), exchange);
+    let actions = job.scheduler.extend(Duration::from_millis(job.ms), vec![step]).unwrap();
+    let step = started(&actions).unwrap();
+    assert_eq!((step.node, step.partition), (1, partition(1, 0)));
+    assert!(matches!(job.finish(step)[..], [Action::Extend { .. }]));
+    // A stage that is not known yet may read an output of a draining node, which therefore stays.
+    assert_eq!(job.on(Event::Draining { node: NodeId(1) }), []);
+    let unread = stage(StageInput::exchange([0]), StageOutput::Result);
+    let error = job.scheduler.extend(Duration::from_millis(job.ms), vec![unread]).unwrap_err();
+    assert_eq!(error, Error::InvalidPlan { stage: 1, why: "no stage reads its exchange".to_string() });
+}
+
+#[test]
+fn the_result_of_a_plan_that_has_grown_ends_the_job() {
+    let exchange = StageOutput::Exchange(Partitioning::Hash { partitions: 2 });
+    let stage = |input, output| Stage { input, broadcasts: Vec::new(), output, memory_bytes: 10 };
+    let map = stage(StageInput::Replicas(vec![vec![NodeId(0)]]), exchange.clone());
+    let mut job = Job::planned(Plan::growing(vec![map]).unwrap(), 1, 1, Options::default());
+    let mut attempt = job.ask(0);
+    for step in 1..5 {
+        let asked = job.finish(attempt);
+        assert!(matches!(asked[..], [Action::Extend { .. }]), "{asked:?}");
+        // Each stage reads the state of the first exchange and of the stage before.
+        let states = if step == 1 { vec![] } else { vec![step - 1] };
+        let input = StageInput::Exchange { ranges: vec![step - 1], states };
+        let output = if step == 4 { StageOutput::Result } else { exchange.clone() };
+        let now = Duration::from_millis(job.ms);
+        assert_eq!(job.scheduler.extend(now, vec![stage(input, output)]).unwrap(), []);
+        attempt = job.ask(0);
+        assert_eq!(attempt.partition, partition(step, 0));
+        assert_eq!(job.finish(attempt), []);
+        attempt = job.ask(0);
+    }
+    let ended = job.finish(attempt);
+    assert!(matches!(ended.last(), Some(Action::Finish { .. })), "{ended:?}");
+    assert_eq!(job.scheduler.extend(Duration::ZERO, vec![]).unwrap(), []);
 }
 
 #[test]

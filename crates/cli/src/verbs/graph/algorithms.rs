@@ -57,20 +57,73 @@ fn ranked(vertices: u64, summary: &Summary) -> String {
 /// Computes ranks on a cluster.
 #[cfg(feature = "nodes")]
 pub fn pagerank_on_cluster(options: GlobalOptions, arguments: &args::PagerankOnCluster) -> Result<()> {
-    let args::PagerankOnCluster { edges, output, iterations, damping, tolerance } = arguments;
-    check_stdout_is_free(&options, output)?;
+    let args::PagerankOnCluster { files, iterations, damping, tolerance } = arguments;
     let algorithm = PageRankOptions {
         iterations: Some(*iterations),
         damping: *damping,
         tolerance: *tolerance,
         ..PageRankOptions::default()
     };
+    on_cluster("cluster pagerank", options, algorithm, files, ranked)
+}
+
+/// Searches breadth first on a cluster.
+#[cfg(feature = "nodes")]
+pub fn bfs_on_cluster(options: GlobalOptions, arguments: &args::BfsOnCluster) -> Result<()> {
+    let algorithm = BfsOptions::new(arguments.source);
+    on_cluster("cluster bfs", options, algorithm, &arguments.files, searched)
+}
+
+/// Finds connected components on a cluster.
+#[cfg(feature = "nodes")]
+pub fn components_on_cluster(options: GlobalOptions, arguments: &args::ComponentsOnCluster) -> Result<()> {
+    on_cluster(
+        "cluster components",
+        options,
+        ComponentsOptions::default(),
+        &arguments.files,
+        found_components,
+    )
+}
+
+/// Computes distances on a cluster.
+#[cfg(feature = "nodes")]
+pub fn sssp_on_cluster(options: GlobalOptions, arguments: &args::SsspOnCluster) -> Result<()> {
+    let algorithm = SsspOptions::new(arguments.source);
+    on_cluster("cluster sssp", options, algorithm, &arguments.files, measured)
+}
+
+#[cfg(feature = "nodes")]
+fn on_cluster<A: Algorithm>(
+    verb: &'static str,
+    options: GlobalOptions,
+    algorithm: A,
+    args::EdgesOnCluster { edges, output }: &args::EdgesOnCluster,
+    sentence: impl FnOnce(u64, &Summary) -> String,
+) -> Result<()> {
+    check_stdout_is_free(&options, output)?;
     let request = Request::new(algorithm, [edges]).to(output);
     operations::run(options, &request)?.tell(|report, done| {
         let AlgorithmAnswer { summary, vertices } = &done.answer;
-        let sentence = ranked(*vertices, summary) + &crate::report::outcome::written(output);
-        Outcome { sentence_aside: true, ..Outcome::new("cluster pagerank", report, done, sentence) }
+        let sentence = sentence(*vertices, summary) + &crate::report::outcome::written(output);
+        Outcome { sentence_aside: true, ..Outcome::new(verb, report, done, sentence) }
     })
+}
+
+/// Returns the sentence about a breadth-first search.
+fn searched(vertices: u64, summary: &Summary) -> String {
+    let (reached, levels) = (summary.reached.unwrap_or(0), summary.levels.unwrap_or(0));
+    format!("reached {reached} of {vertices} vertices in {levels} levels")
+}
+
+/// Returns the sentence about distances.
+fn measured(vertices: u64, summary: &Summary) -> String {
+    format!("distances to {} of {vertices} vertices", summary.reached.unwrap_or(0))
+}
+
+/// Returns the sentence about connected components.
+fn found_components(vertices: u64, summary: &Summary) -> String {
+    format!("{} components of {vertices} vertices", summary.components.unwrap_or(0))
 }
 
 pub fn bfs(options: GlobalOptions, arguments: &args::Bfs) -> Result<()> {
@@ -79,11 +132,7 @@ pub fn bfs(options: GlobalOptions, arguments: &args::Bfs) -> Result<()> {
         resume: arguments.resumed.interval(),
         tuning: arguments.asked.tuning(),
     };
-    let sentence = |vertices: u64, summary: &Summary| {
-        let (reached, levels) = (summary.reached.unwrap_or(0), summary.levels.unwrap_or(0));
-        format!("reached {reached} of {vertices} vertices in {levels} levels")
-    };
-    answer(options, algorithm, &arguments.asked, TopContents::Rows(Order::Ascending(2)), sentence)
+    answer(options, algorithm, &arguments.asked, TopContents::Rows(Order::Ascending(2)), searched)
 }
 
 pub fn sssp(options: GlobalOptions, arguments: &args::Sssp) -> Result<()> {
@@ -92,10 +141,7 @@ pub fn sssp(options: GlobalOptions, arguments: &args::Sssp) -> Result<()> {
         resume: arguments.resumed.interval(),
         tuning: arguments.asked.tuning(),
     };
-    let sentence = |vertices: u64, summary: &Summary| {
-        format!("distances to {} of {vertices} vertices", summary.reached.unwrap_or(0))
-    };
-    answer(options, algorithm, &arguments.asked, TopContents::Rows(Order::Ascending(1)), sentence)
+    answer(options, algorithm, &arguments.asked, TopContents::Rows(Order::Ascending(1)), measured)
 }
 
 pub fn communities(options: GlobalOptions, arguments: &args::Communities) -> Result<()> {
@@ -122,10 +168,7 @@ pub fn clustering(options: GlobalOptions, arguments: &args::Clustering) -> Resul
 pub fn components(options: GlobalOptions, arguments: &args::Components) -> Result<()> {
     let algorithm =
         ComponentsOptions { resume: arguments.resumed.interval(), tuning: arguments.asked.tuning() };
-    let sentence = |vertices: u64, summary: &Summary| {
-        format!("{} components of {vertices} vertices", summary.components.unwrap_or(0))
-    };
-    answer(options, algorithm, &arguments.asked, TopContents::Sizes, sentence)
+    answer(options, algorithm, &arguments.asked, TopContents::Sizes, found_components)
 }
 
 pub fn betweenness(options: GlobalOptions, arguments: &args::Betweenness) -> Result<()> {

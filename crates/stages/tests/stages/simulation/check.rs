@@ -268,18 +268,17 @@ impl Record {
                 assert!(!self.nodes[read_from].is_lost, "{read_from} is lost");
                 let has_own = self.plan.replicas(partition).contains(&id);
                 assert!(!has_own || *read_from == id, "{id} reads its own replica");
+                attempt.fan_in = u32::from(!self.plan.producers(partition.stage).is_empty());
             }
-            Work::Merge { fan_in } => {
-                attempt.fan_in = *fan_in;
-                if self.records_ranges {
-                    self.check_exchange(partition.stage, scheduler);
-                }
-            }
+            Work::Merge { fan_in } => attempt.fan_in = *fan_in,
             Work::Copy { output } => {
                 assert_eq!(output.partition, partition);
                 self.check_output(output);
                 attempt.copied = Some(output.token);
             }
+        }
+        if self.records_ranges && !matches!(work, Work::Copy { .. }) {
+            self.check_exchange(partition.stage, scheduler);
         }
         let fan_in = attempt.fan_in;
         self.attempts.insert(token, attempt);

@@ -294,13 +294,14 @@ impl Simulation {
                     self.outcome = Some(Ok(result.clone()));
                     continue;
                 }
+                Action::Extend { .. } => unreachable!("the plans of the simulator do not grow"),
                 Action::Fail { error } => {
                     self.outcome = Some(Err(error.clone()));
                     continue;
                 }
             };
             match action {
-                Action::Start { token, partition, work: Work::Merge { .. }, .. } => {
+                Action::Start { token, partition, work: Work::Map { .. } | Work::Merge { .. }, .. } => {
                     self.pass_table(node, token, partition)
                 }
                 Action::Resume { token, .. } => self.pass_table(node, token, self.record.partition(token)),
@@ -414,8 +415,10 @@ impl Simulation {
 
     fn begin(&mut self, id: NodeId, token: AttemptToken, partition: PartitionId, work: Work) {
         let (step, table) = match work {
-            Work::Map { .. } => (Step::Maps, Table::default()),
-            Work::Merge { .. } => (Step::Fetches, self.record.table(token)),
+            Work::Map { .. } if self.plan.producers(partition.stage).is_empty() => {
+                (Step::Maps, Table::default())
+            }
+            Work::Map { .. } | Work::Merge { .. } => (Step::Fetches, self.record.table(token)),
             Work::Copy { output } => {
                 let mut of = vec![None; partition.partition as usize + 1];
                 of[partition.partition as usize] = Some(output);

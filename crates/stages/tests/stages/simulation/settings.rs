@@ -78,6 +78,8 @@ pub enum Shape {
     Sort,
     /// Two map stages and a merge stage.
     Join,
+    /// A map stage that is broadcast to another one, and a merge stage.
+    Broadcast,
     /// A map stage and several merge stages in a row.
     Rounds(u32),
 }
@@ -129,9 +131,10 @@ impl Settings {
     pub fn random(seed: u64) -> Settings {
         let mut dice = Dice::new(seed);
         let nodes = 1 + dice.below(8) as u32;
-        let shape = match dice.below(3) {
+        let shape = match dice.below(4) {
             0 => Shape::Sort,
             1 => Shape::Join,
+            2 => Shape::Broadcast,
             _ => Shape::Rounds(1 + dice.below(3) as u32),
         };
         let mut settings = Settings {
@@ -201,6 +204,12 @@ impl Settings {
             Shape::Sort => vec![map(&mut dice), merge(vec![0], StageOutput::Result, 200)],
             Shape::Join => {
                 vec![map(&mut dice), map(&mut dice), merge(vec![0, 1], StageOutput::Result, 50)]
+            }
+            Shape::Broadcast => {
+                let output = StageOutput::Exchange(Partitioning::Hash { partitions: 1 });
+                let small = Stage { output, ..map(&mut dice) };
+                let large = Stage { broadcasts: vec![0], ..map(&mut dice) };
+                vec![small, large, merge(vec![1], StageOutput::Result, 100)]
             }
             Shape::Rounds(rounds) => {
                 let mut stages = vec![map(&mut dice)];
