@@ -231,6 +231,16 @@ impl Scheduler {
         self.partition(id).output.is_some()
     }
 
+    /// Returns the attempts of those partitions that a partition reads and that have no output. Costs O(n) for n attempts.
+    pub(crate) fn attempts_without_output(&self, id: PartitionId) -> Vec<AttemptToken> {
+        let producers = self.plan.producers(id.stage);
+        let is_lost = |attempt: &Attempt| {
+            producers.contains(&attempt.partition.stage) && !self.has_output(attempt.partition)
+        };
+        let lost = self.attempts.iter().zip(0..).filter(|(attempt, _)| is_lost(attempt));
+        lost.map(|(_, number)| AttemptToken(number)).collect()
+    }
+
     /// Returns the number of partitions of a stage.
     pub fn partitions(&self, stage: u32) -> u32 {
         self.plan.partitions(stage)

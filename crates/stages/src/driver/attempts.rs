@@ -8,7 +8,7 @@ use super::{
     state::{Driver, Message, RunningAttempt},
 };
 use crate::{
-    AttemptToken, Event, FailureKind, NodeId, PartitionId, Work,
+    AttemptToken, Event, FetchFailure, NodeId, PartitionId, Work,
     lists::{ListPart, Producer},
     node::{ATTEMPT_KIND, AttemptRequest, StageReads, WorkRequest, task_of_session},
 };
@@ -70,9 +70,10 @@ impl Driver<'_> {
         let partition = self.partitions[&token];
         let &RunningAttempt { node, work, run, .. } = &self.attempts[&token];
         let Some(reads) = self.reads(partition) else {
+            // An output was lost before the attempt was sent: it waits, as if it had not found the output.
             self.attempts.remove(&token);
-            let why = "an output that it reads was lost before it began".to_string();
-            self.tell(Event::Failed { token, kind: FailureKind::Retryable, why });
+            let outputs = self.scheduler.attempts_without_output(partition);
+            self.tell(Event::FetchFailed { token, outputs, cause: FetchFailure::Gone });
             return self.tell(Event::Asked { node });
         };
         let (work, pieces) = self.work_request(partition, node, work);
