@@ -20,7 +20,7 @@ use inshore::{
 };
 
 use crate::{
-    args::{Cli, ClusterCommand, Command, GlobalOptions, NearestCommand},
+    args::{Cli, Command, GlobalOptions},
     job::{
         session::{budget, folders, store_path},
         signals,
@@ -33,9 +33,13 @@ use crate::{
 pub fn wait_if_contained(cli: &Cli) -> Result<Option<ExitCode>> {
     let is_query = match &cli.command {
         Command::Sql(_) => true,
-        Command::Cluster { command: ClusterCommand::Sql(_) } => true,
+        #[cfg(feature = "nodes")]
+        Command::Cluster { command: crate::args::ClusterCommand::Sql(_) } => true,
         // A predicate is a query over the columns of the vectors.
-        Command::Nearest { command: NearestCommand::Query(arguments) } => arguments.predicate.is_some(),
+        #[cfg(feature = "vectors")]
+        Command::Nearest { command: crate::args::NearestCommand::Query(arguments) } => {
+            arguments.predicate.is_some()
+        }
         _ => false,
     };
     if !is_query {
