@@ -26,6 +26,7 @@ LOGS = Path("target/test-logs/tests")
 # Packages whose programs take longest: these begin first.
 FIRST = [
     "inshore-cli",
+    "inshore-ops",
     "inshore-store",
     "inshore-sql",
     "inshore-graph",
