@@ -29,7 +29,7 @@ from typing import NamedTuple
 from nodes import CGROUPS, PREFIX
 
 SAMPLE_SECONDS = 0.05
-# What is printed of the standard error of a command that fails.
+# The number of last lines of standard error that are printed if a command fails.
 LOG_LINES = 40
 # The list of seconds of a peer, as `json.dumps` writes it.
 TIMES = re.compile(r"\[[\d.e, -]+\]")
@@ -96,8 +96,8 @@ def times_of(run: Watched) -> list[float]:
 def watched(memory: Memory, command: list[str], limit_seconds: float = 3600) -> Watched:
     """Run a command in a group.
 
-    Of a command that fails, the end of its standard error is printed, and `failure` says how it ended. At the
-    limit the command is killed.
+    If the command fails, the end of its standard error is printed, and `failure` says how the command ended. At
+    the limit the command is killed.
     """
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")

@@ -133,7 +133,7 @@ pub struct EdgesOnCluster {
 /// Search breadth first from a vertex of a graph whose edges are datasets, with an exchange of messages between the nodes
 ///
 /// The input is a list of edges as text, as for cluster pagerank. The result has columns vertex, parent and level, with the
-/// rows of graph import and graph bfs: of several possible parents the smallest, and null for unreached vertices. Each node
+/// rows of graph import and graph bfs. A vertex with several possible parents has the smallest one, and an unreached vertex has null. Each node
 /// keeps a part of the vertices with their edges, and sends the others at most one message for each vertex.
 ///
 /// The search ends after the last level, and fails after 500 supersteps. The edges of a part must fit in the memory that

@@ -500,7 +500,7 @@ pub struct Status {
     /// The expiry times of the node's credentials; `None` without credentials.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<CredentialExpiry>,
-    /// What the handlers of tasks count, by the name and the labels of each sample, as on the page `/metrics`.
+    /// The counters of the task handlers, by the name and the labels of each sample. The page `/metrics` shows them, too.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, u64>,
 }

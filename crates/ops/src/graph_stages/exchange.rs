@@ -133,7 +133,7 @@ pub(super) fn read_values<V: Value>(job: &Job, state: RangeInput, count: usize) 
     if all.len() < count { Err("invalid state: fewer values than vertices".into()) } else { Ok(all) }
 }
 
-/// Passes the index of each vertex among the ids, and its place among the vertices. Both lists ascend.
+/// Passes the index of each vertex among the ids, and its place among the vertices. Both lists are in ascending order.
 pub(super) fn find_all(
     ids: &[u64],
     vertices: &[u64],

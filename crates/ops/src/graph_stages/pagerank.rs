@@ -68,7 +68,7 @@ pub(super) fn superstep(
     send(job, rows, ranks, arithmetic, (partitions, messages))
 }
 
-/// Adds shares to the sums of their vertices. Both lists of vertices ascend.
+/// Adds shares to the sums of their vertices. Both lists of vertices are in ascending order.
 pub(super) fn add_shares(
     ids: &[u64],
     vertices: &[u64],

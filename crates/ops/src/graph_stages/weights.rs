@@ -7,7 +7,7 @@ use inshore_kernel::Failure;
 
 /// The weight of an edge: `()` for programs that read none, so that it takes no memory.
 ///
-/// The order is that of numbers. Of equal edges, the one with the smallest weight counts, as in an import.
+/// The order is that of numbers. If edges are equal, the smallest weight counts, as in an import.
 pub(super) trait Weight: Copy + Ord {
     fn of(weight: f64) -> Self;
     fn get(self) -> f64;

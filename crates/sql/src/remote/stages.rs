@@ -163,7 +163,7 @@ fn in_partitions(node: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>
     replace_children_if_necessary(node.clone(), vec![in_partitions(node.children()[0])?])
 }
 
-/// What a part of a stage's plan reads.
+/// The inputs of a part of a stage's plan.
 #[derive(Default)]
 struct StageParts {
     table: Option<String>,
@@ -219,6 +219,8 @@ impl Cutter {
         let small = if self.is_bold { broadcast_side(node)? } else { None };
         let name = if small.is_some() { Some("join") } else { meeting_name(node) };
         let is_known = name.is_some() || is_rowwise(node) || is_round_robin(node);
+        // Shards may hold rows of one key on several nodes, so a node that needs these rows together reads exchanges.
+        let needs_exchange = small.is_none() && name.is_some();
         if !is_known || !has_portable_expressions(node)? {
             return Ok(None);
         }
@@ -236,7 +238,7 @@ impl Cutter {
                 return Ok(None);
             }
         }
-        Ok(Some(parts))
+        Ok(Some(parts).filter(|parts| !needs_exchange || parts.table.is_none()))
     }
 
     /// Adds the stage below a cut and the stages that it reads. Returns its number.

@@ -33,7 +33,7 @@ pub(crate) struct AttemptRequest {
     pub token: u32,
     pub stage: u32,
     pub partition: u32,
-    /// What the node lacks of the lists of outputs.
+    /// The parts of the lists of outputs that the node lacks.
     #[serde(default)]
     pub lists: Vec<ListPart>,
     /// The arguments of the stage.

@@ -1,4 +1,4 @@
-//! What a node counts of the jobs in stages in which it takes part, for its metrics.
+//! The counters of a node for the jobs in stages in which it takes part. They are metrics of the node.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -31,7 +31,7 @@ pub(super) struct Counters {
     bytes_received: AtomicU64,
 }
 
-/// What a node stores at the moment for its sessions.
+/// The sessions and outputs that a node stores at the moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stored {
     pub sessions: u64,
