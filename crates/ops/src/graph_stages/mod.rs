@@ -37,6 +37,7 @@ mod collect;
 mod edges;
 mod exchange;
 mod memory;
+mod messages;
 mod pagerank;
 mod rows;
 mod run;

@@ -11,7 +11,8 @@ use inshore_store::Job;
 
 use super::{
     exchange::{RangesWriter, Totals, find_all, read_values, write_values},
-    rows::{StoredRows, partition_of},
+    messages::MessageWriter,
+    rows::StoredRows,
 };
 
 /// The columns of the result besides that of vertices.
@@ -64,8 +65,8 @@ pub(super) fn superstep(
     let is_dangling = |(&rank, &degree): (&u64, &u32)| if degree == 0 { rank } else { 0 };
     let dangling = ranks.iter().zip(&rows.degrees).map(is_dangling).sum();
     let own = Totals { vertices: ranks.len() as u64, dangling, ..Totals::default() };
-    let messages = RangesWriter::new(output, Some(&own), partitions)?;
-    send(job, rows, ranks, arithmetic, (partitions, messages))
+    let ranges = RangesWriter::new(output, Some(&own), partitions)?;
+    send(job, rows, ranks, arithmetic, MessageWriter::new(ranges, partitions, |sum, share| sum + share))
 }
 
 /// Adds shares to the sums of their vertices. Both lists of vertices are in ascending order.
@@ -84,26 +85,15 @@ fn send(
     rows: StoredRows,
     mut ranks: Vec<u64>,
     arithmetic: RankArithmetic,
-    (partitions, mut messages): (u32, RangesWriter<'_, u64>),
+    mut messages: MessageWriter<'_>,
 ) -> Result<(), Failure> {
     for (rank, &degree) in ranks.iter_mut().zip(&rows.degrees) {
         *rank = if degree == 0 { 0 } else { arithmetic.share(*rank, degree) };
     }
-    let (shares, mut open) = (ranks, None::<(u64, u64)>);
+    let shares = ranks;
     rows.edges.each(job, |target, source, ()| {
         let share = *shares.get(source).ok_or("invalid state: an edge without its source")?;
-        match &mut open {
-            Some((of, sum)) if *of == target => *sum += share,
-            open => {
-                if let Some((of, sum)) = open.replace((target, share)) {
-                    messages.push(partition_of(of, partitions), of, sum)?;
-                }
-            }
-        }
-        Ok(())
+        messages.push(target, share)
     })?;
-    if let Some((of, sum)) = open {
-        messages.push(partition_of(of, partitions), of, sum)?;
-    }
     messages.finish()
 }

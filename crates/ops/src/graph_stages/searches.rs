@@ -25,7 +25,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     exchange::{NEVER, RangesWriter, Visit, columns, find_all, read_values, write_values},
-    rows::{StoredRows, partition_of},
+    messages::MessageWriter,
+    rows::StoredRows,
     weights::Weight,
 };
 
@@ -198,8 +199,8 @@ fn send<W: Weight>(
     partitions: u32,
     output: &mut OutputWriter,
 ) -> Result<(), Failure> {
-    let mut messages = RangesWriter::new(output, None, partitions)?;
-    let mut open = None::<(u64, u64)>;
+    let ranges = RangesWriter::new(output, None, partitions)?;
+    let mut messages = MessageWriter::new(ranges, partitions, u64::min);
     rows.edges.each::<W>(job, |target, source, weight| {
         let visit = visits.get(source).ok_or("invalid state: an edge without its source")?;
         if visit.since != number {
@@ -208,18 +209,7 @@ fn send<W: Weight>(
         let Some(message) = search.message(rows.ids[source], visit.value, weight.get())? else {
             return Ok(());
         };
-        match &mut open {
-            Some((of, least)) if *of == target => *least = message.min(*least),
-            open => {
-                if let Some((of, least)) = open.replace((target, message)) {
-                    messages.push(partition_of(of, partitions), of, least)?;
-                }
-            }
-        }
-        Ok(())
+        messages.push(target, message)
     })?;
-    if let Some((of, least)) = open {
-        messages.push(partition_of(of, partitions), of, least)?;
-    }
     messages.finish()
 }
