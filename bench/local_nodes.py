@@ -96,8 +96,8 @@ def times_of(run: Watched) -> list[float]:
 def watched(memory: Memory, command: list[str], limit_seconds: float = 3600) -> Watched:
     """Run a command in a group.
 
-    If the command fails, the end of its standard error is printed, and `failure` says how the command ended. At
-    the limit the command is killed.
+    If the command fails, the end of its standard error is printed, and `failure` says how the command ended.
+    At the limit the command is killed.
     """
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
